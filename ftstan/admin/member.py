@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from ftstan.admin.keys import Keys
     from ftstan.admin.protocol import Answer, EpochEntry, Request
     from ftstan.base.states import NodeStatus
 
@@ -27,8 +28,12 @@ class Member(Protocol):
         """Stop serving in favour of the standby ``to`` (server id), or of any."""
         ...
 
-    async def pause(self) -> None:
-        """Do not take over until ``resume``."""
+    async def plan_switchover(self, to: str, at_ns: int) -> None:
+        """Do so at ``at_ns`` (Unix nanoseconds); 0 or less: not any more."""
+        ...
+
+    async def pause(self, by: str) -> None:
+        """Do not take over until ``resume``; ``by``: who asks."""
         ...
 
     async def resume(self) -> None:
@@ -43,6 +48,6 @@ class Member(Protocol):
         """Carry out what ``Verb.administers``. Raises ``RefusedError`` and ``StoreError``."""
         ...
 
-    async def read_key(self) -> bytes | None:
-        """Read the group's key from storage. Raises ``StoreError``."""
+    async def read_keys(self) -> Keys:
+        """Read the group's keys from storage. Raises ``StoreError``."""
         ...

@@ -44,6 +44,7 @@ class Verb(enum.StrEnum):
     STATUS = "status"
     HISTORY = "history"
     SWITCHOVER = "switchover"
+    PLAN = "switchover-plan"
     PAUSE = "pause"
     RESUME = "resume"
     MIXED = "mixed"
@@ -59,6 +60,7 @@ class Verb(enum.StrEnum):
     SUB = "sub"
     RELOAD = "reload"
     DRAIN = "drain"
+    ROTATE = "key-rotate"
 
     @property
     def changes(self) -> bool:
@@ -89,6 +91,7 @@ _ADMINISTERS = frozenset(Verb) - {
     Verb.STATUS,
     Verb.HISTORY,
     Verb.SWITCHOVER,
+    Verb.PLAN,
     Verb.PAUSE,
     Verb.RESUME,
     Verb.MIXED,
@@ -98,6 +101,11 @@ _ADMINISTERS = frozenset(Verb) - {
 @dataclass(frozen=True, slots=True)
 class Request:
     """``to``: the successor's server id, empty for any.
+
+    ``grace_s`` is for ``ROTATE``: for how many seconds the former key counts as well.
+
+    ``at_ns`` is for ``PLAN``: when to hand over (Unix nanoseconds), 0 or less to end such a plan. A
+    verb of its own: a member that does not know it must not hand over at once.
 
     ``on`` is for ``mixed``, ``count`` for ``history``.
 
@@ -121,12 +129,18 @@ class Request:
     force: bool = False
     keep: int = 0
     up_to: int = 0
+    at_ns: int = 0
+    grace_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
     """One line of the history: who owned the store from ``since_ns`` (Unix nanoseconds) until the
     next epoch began.
+
+    ``name`` is the member's, empty from releases that had none. ``ended_ns``: its last sign of
+    life, 0 if none is known. ``left``: how the owner before it said that it ends, the name of an
+    ``ftstan.ft.epoch_records.Ending`` in lower case.
 
     ``cause`` is the name of an ``ftstan.ft.epoch_records.Cause`` in lower case, or ``unreadable``;
     ``after`` as there. ``until_ns`` 0: it is the newest one, or when the next one began is not
@@ -142,6 +156,9 @@ class EpochEntry:
     cause: str
     after: int
     mixed: bool
+    name: str = ""
+    ended_ns: int = 0
+    left: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in messages and in ``--output json``."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ftstan.admin.keys import Keys
 from ftstan.admin.protocol import Answer, Request, Verb, encode_answer
 from ftstan.admin.signing import Recipient, RequestVerifier, is_sealed
 from ftstan.base.errors import FtstanError, RefusedError, WireError
@@ -33,9 +34,9 @@ class AdminService:
         self._member = member
         self._seals = RequestVerifier(recipient)
         self._clock = clock
-        self._key: bytes | None = None
+        self._keys = Keys(None)
         self._key_error: FtstanError | None = None
-        self._key_until = float("-inf")
+        self._key_until = self._again_from = float("-inf")
         self._reading = asyncio.Lock()
 
     async def who(self) -> bytes:
@@ -44,10 +45,16 @@ class AdminService:
 
     async def answer(self, payload: bytes) -> bytes:
         """Carry out a request, or say why not."""
+        opened = False
         try:
             request = await self._open(payload)
+            opened = not request.verb.changes
             return encode_answer(await self._carry_out(request))
         except (RefusedError, WireError) as error:
+            if opened:
+                # Who looked for what is not there has mistyped a name: nothing for an alert.
+                log.debug(f"a question was answered with no: {error.text}")
+                return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
             log.warning(
                 f"ft: a control request was refused: {error.text}",
                 backs_off="control request refused",
@@ -65,15 +72,37 @@ class AdminService:
                 await self._refresh_key()
             if self._key_error is not None:
                 raise self._key_error
-        return self._seals.open(payload, key=self._key, now_ns=self._clock.wall_ns())
+        try:
+            return self._unseal(payload)
+        except RefusedError:
+            # Perhaps the key was replaced since it was read: nobody should have to ask twice.
+            if not is_sealed(payload) or not await self._has_other_keys():
+                raise
+        return self._unseal(payload)
+
+    def _unseal(self, payload: bytes) -> Request:
+        now_ns = self._clock.wall_ns()
+        return self._seals.open(payload, keys=self._keys.accepted(now_ns), now_ns=now_ns)
+
+    async def _has_other_keys(self) -> bool:
+        """Read the keys again, unless that was done just now; returns whether they are others."""
+        before = self._keys
+        async with self._reading:
+            now = self._clock.mono()
+            if now >= self._again_from:
+                # Once a second, however many there are that no key opens.
+                self._again_from = now + _KEY_FOR_S
+                self._key_until = float("-inf")
+                await self._refresh_key()
+        return self._key_error is None and self._keys != before
 
     async def _refresh_key(self) -> None:
         if self._clock.mono() < self._key_until:
             return
-        self._key = None
+        self._keys = Keys(None)
         self._key_error = None
         try:
-            self._key = await self._member.read_key()
+            self._keys = await self._member.read_keys()
         except FtstanError as error:
             self._key_error = error
         self._key_until = self._clock.mono() + _KEY_FOR_S
@@ -81,9 +110,12 @@ class AdminService:
     async def _carry_out(self, request: Request) -> Answer:
         member = self._member
         if request.verb.administers:
-            return await (
-                self._audited(request) if request.verb.changes else member.administer(request)
-            )
+            if not request.verb.changes:
+                return await member.administer(request)
+            answer = await self._audited(request)
+            if request.verb is Verb.ROTATE:
+                self._key_until = float("-inf")
+            return answer
         if request.verb.changes:
             asked = f" by {request.by}" if request.by else ""
             log.info(f"ft: asked{asked} for: {request.verb}{_details(request)}")
@@ -94,8 +126,10 @@ class AdminService:
                 return Answer(ok=True, history=await member.history(request.count))
             case Verb.SWITCHOVER:
                 await member.switchover(request.to)
+            case Verb.PLAN:
+                await member.plan_switchover(request.to, request.at_ns)
             case Verb.PAUSE:
-                await member.pause()
+                await member.pause(request.by)
             case Verb.RESUME:
                 await member.resume()
             case Verb.MIXED:

@@ -17,10 +17,13 @@ import hashlib
 import hmac
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftstan.admin.protocol import Request, decode_request, encode_request, load_object
 from ftstan.base.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LIFETIME_S = 30.0
 """How long a request is good for, from its making."""
@@ -71,10 +74,10 @@ class RequestVerifier:
         self._recipient = recipient
         self._seen: dict[str, int] = {}
 
-    def open(self, payload: bytes, *, key: bytes | None, now_ns: int) -> Request:
+    def open(self, payload: bytes, *, keys: Sequence[bytes], now_ns: int) -> Request:
         """Read a request, sealed or (if it changes nothing) plain.
 
-        ``key`` is ``None`` while the store has none.
+        ``keys``: those that count, none while the store has none.
 
         Raises ``WireError`` if it is no request, and ``RefusedError``: not sealed, wrong key,
         expired, seen before, for somebody else.
@@ -89,15 +92,16 @@ class RequestVerifier:
             return request
         body = values["body"]
         mac = values.get("mac")
-        if key is None:
+        if not keys:
             raise RefusedError(
-                "this group has no admin.key yet: its datastore never had an active server",
-                hint="start a member, wait until it is active, and ask again",
+                "there is no admin.key: it was removed, or the datastore never had an active",
+                hint="the next server that becomes active makes one; to replace a key, run: "
+                "ftstanctl key rotate",
             )
         if not (
             isinstance(body, str)
             and isinstance(mac, str)
-            and hmac.compare_digest(_mac(key, body), _ascii(mac))
+            and any(hmac.compare_digest(_mac(key, body), _ascii(mac)) for key in keys)
         ):
             raise RefusedError("the request is not sealed with this group's key", hint=_KEY_HINT)
         # From here on the message comes from somebody who has the key; what is wrong may be told in

@@ -75,6 +75,8 @@ class NodeStatus:
     empty for none. ``partitioned``: others of its cluster serve other channels. ``fit``: the group
     is mixed, and an original server could follow this owner now. ``trouble``: what it backs off
     after. ``storage_late``: it owns the store, and sends no heartbeats because storage is late.
+    ``name`` is the member's, which a restart keeps; empty from releases that had none.
+    ``switchover_at_ns``: when it is to hand over (Unix nanoseconds), 0 for no such plan.
     """
 
     cluster: str
@@ -101,6 +103,13 @@ class NodeStatus:
     trouble: str = ""
     storage_late: bool = False
     recovery: Recovery = Recovery()
+    name: str = ""
+    switchover_at_ns: int = 0
+
+    @property
+    def called(self) -> str:
+        """The member's name as people see it."""
+        return self.name or f"{self.server} on {self.host}"
 
     @property
     def is_ft_active(self) -> bool:

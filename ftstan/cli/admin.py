@@ -8,7 +8,6 @@ in ``docs/admin.md``.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from ftstan.cli.admin_client import (
     UnservedError,
     claimed,
 )
+from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
 from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
 from ftstan.cli.words.servers import (
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Servers(Asked):
+class Servers(Asked):
     """The servers of one cluster."""
 
     def everybody(self) -> list[NodeStatus]:
@@ -86,7 +86,7 @@ class _Servers(Asked):
         found = [
             node
             for node in self.everybody()
-            if not word or node.host == word or node.server.startswith(word)
+            if not word or word in {node.name, node.host} or node.server.startswith(word)
         ]
         if len(found) == 1:
             return found[0]
@@ -95,7 +95,7 @@ class _Servers(Asked):
             f"{word or 'this cluster'} is {len(found)} servers: {known}"
             if found
             else f"no server {word} answered",
-            hint="name one by its id or its host: ftstanctl server ls",
+            hint="name one by its name or id: ftstanctl server ls",
         )
 
     def rows(self, request: Request, server: NodeStatus) -> list[Row]:
@@ -132,7 +132,7 @@ def _behind(request: Request, row: Row) -> Request:
 # --------------------------------------------------------------------------------------------------
 
 
-def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     rows = [
         row for server in servers.serving() for row in servers.rows(Request(Verb.CHANNELS), server)
     ]
@@ -157,12 +157,12 @@ def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _channel_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     return _print_one(arguments, "channel", row)
 
 
-def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_create(arguments: argparse.Namespace, servers: Servers) -> int:
     refusal: RefusedError | None = None
     for server in servers.serving():
         request = Request(Verb.CREATE, name=arguments.name, by=claimed())
@@ -175,16 +175,16 @@ def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
     raise refusal
 
 
-def _channel_delete(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_delete(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     lost = f"{row['msgs']} messages and {row['subscriptions']} subscriptions"
-    _confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
+    confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
     request = Request(Verb.DELETE, name=arguments.name, force=arguments.force, by=claimed())
     answer = servers.change(arguments, server, request)
     return _say(arguments, "channel", answer.note)
 
 
-def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_purge(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     words = f"all {row['msgs']} messages"
     if arguments.keep:
@@ -194,7 +194,7 @@ def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
             f"the messages up to sequence {arguments.up_to} (there are {row['first_seq']} to "
             f"{row['last_seq']})"
         )
-    _confirm(arguments, f"purge {words} of channel {visible(arguments.name)}")
+    confirm(arguments, f"purge {words} of channel {visible(arguments.name)}")
     request = Request(
         Verb.PURGE, name=arguments.name, keep=arguments.keep, up_to=arguments.up_to, by=claimed()
     )
@@ -209,7 +209,7 @@ def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
 # --------------------------------------------------------------------------------------------------
 
 
-def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _client_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     found: dict[str, Row] = {}
     for server in servers.serving():
         for row in servers.rows(Request(Verb.CLIENTS), server):
@@ -232,7 +232,7 @@ def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _client_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.CLIENT, name=arguments.name))
     subs = _subs_of(servers, Request(Verb.SUBS, client=arguments.name))
     if arguments.output == "json":
@@ -245,9 +245,9 @@ def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _client_kick(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.CLIENT, name=arguments.name))
-    _confirm(
+    confirm(
         arguments,
         f"close client {visible(arguments.name)} and end its {row['subscriptions']} "
         "subscriptions or more",
@@ -270,12 +270,12 @@ def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
 # --------------------------------------------------------------------------------------------------
 
 
-def _subs_of(servers: _Servers, request: Request) -> list[Row]:
+def _subs_of(servers: Servers, request: Request) -> list[Row]:
     rows = [row for server in servers.serving() for row in servers.rows(request, server)]
     return sorted(rows, key=lambda row: (row["channel"], row["id"]))
 
 
-def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _sub_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     rows = _subs_of(servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client))
     if arguments.output == "json":
         print_json({"subscriptions": rows})
@@ -284,7 +284,7 @@ def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _sub_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _sub_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.SUB, name=arguments.channel, sub_id=arguments.id))
     return _print_one(arguments, "subscription", row)
 
@@ -320,54 +320,51 @@ def _print_subs(rows: Sequence[Row]) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     found = servers.everybody()
     if arguments.output == "json":
         print_json({"servers": [node.to_json() for node in found]})
         return EXIT_DONE
     cells = [
-        (node.server, node.host, node.pid, node.group or "-", node.state, node.phase, node.version)
+        (
+            node.called,
+            node.server,
+            node.host,
+            node.pid,
+            node.group or "-",
+            node.state,
+            node.phase,
+            node.version,
+        )
         for node in found
     ]
     print_table(
-        ("server", "host", "pid", "group", "state", "phase", "version"), cells, right=("pid",)
+        ("member", "server", "host", "pid", "group", "state", "phase", "version"),
+        cells,
+        right=("pid",),
     )
     return EXIT_DONE
 
 
-def _server_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_info(arguments: argparse.Namespace, servers: Servers) -> int:
     return _print_one(arguments, "server", servers.named(arguments.server_word).to_json())
 
 
-def _server_reload(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_reload(arguments: argparse.Namespace, servers: Servers) -> int:
     server = servers.named(arguments.server_word)
     answer = servers.change(arguments, server, Request(Verb.RELOAD, by=claimed()))
     return _say(arguments, "server", answer.note, server_name(server))
 
 
-def _server_drain(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_drain(arguments: argparse.Namespace, servers: Servers) -> int:
     server = servers.named(arguments.server_word)
-    _confirm(arguments, f"drain {server_name(server)}: it leaves for good")
+    confirm(arguments, f"drain {server_name(server)}: it leaves for good")
     answer = servers.change(arguments, server, Request(Verb.DRAIN, by=claimed()))
     return _say(arguments, "server", answer.note, server_name(server))
 
 
 # ---- what operators see
 # ----------------------------------------------------------------------------------------------
-
-
-def _confirm(arguments: argparse.Namespace, what: str) -> None:
-    """Ask before something is destroyed.
-
-    Raises ``RefusedError`` if the answer is not yes, or nobody can be asked.
-    """
-    if arguments.yes:
-        return
-    if not sys.stdin.isatty():
-        raise RefusedError(f"not done without a word: {what}", hint="add --yes if that is meant")
-    print(f"{visible(what)}? type yes: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != "yes":
-        raise RefusedError("nothing was done", hint="only the word yes, or --yes, goes on")
 
 
 def _say(arguments: argparse.Namespace, what: str, note: str, named: str = "") -> int:
@@ -403,7 +400,7 @@ class _Word:
     """A sub-command: whether it takes a ``name``, changes something, and destroys something."""
 
     text: str
-    run: Callable[[argparse.Namespace, _Servers], int]
+    run: Callable[[argparse.Namespace, Servers], int]
     takes: str = ""
     changes: bool = False
     destroys: bool = False
@@ -496,7 +493,7 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                         nargs="?",
                         default="",
                         metavar="SERVER",
-                        help="its id or host; default: the only one",
+                        help="its name, id or host; default: the only one",
                     )
                 case "channel":
                     added.add_argument("channel", metavar="CHANNEL")
@@ -545,7 +542,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
-            return word.run(arguments, _Servers(asker, arguments.cluster, arguments.timeout))
+            return word.run(arguments, Servers(asker, arguments.cluster, arguments.timeout))
     except RefusedError as error:
         return complain(error, EXIT_REFUSED)
     except UnservedError as error:

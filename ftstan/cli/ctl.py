@@ -78,6 +78,25 @@ def _admin(noun: str) -> Command:
     )
 
 
+def _key() -> Command:
+    from ftstan.cli import key  # noqa: PLC0415
+    from ftstan.cli.words import servers  # noqa: PLC0415
+
+    return Command(
+        key.run,
+        {
+            servers.EXIT_DONE: "done",
+            servers.EXIT_REFUSED: "refused; the reason is on standard error",
+            servers.EXIT_UNSERVED: "nobody serves",
+            servers.EXIT_CANNOT_ASK: "could not be read, asked or carried out, or wrong words",
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
+        key.configure,
+        failed=servers.EXIT_CANNOT_ASK,
+        usage=servers.EXIT_CANNOT_ASK,
+    )
+
+
 def _version() -> Command:
     return Command(
         version,
@@ -254,6 +273,7 @@ COMMANDS = {
         "list subscriptions: sub ls and sub info for short", partial(_admin, "subscription")
     ),
     "server": Entry("list servers, have them reload or leave", partial(_admin, "server")),
+    "key": Entry("show and replace the key that changes are sealed with", _key),
     "context": Entry("name servers, logins and datastores", _context),
     "systemd-dropin": Entry(
         "let the service's unit reach a datastore, spool or log elsewhere", _systemd_dropin

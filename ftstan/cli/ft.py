@@ -10,39 +10,35 @@ nobody serves, 3 it could not be asked or carried out.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import MAX_HISTORY, EpochEntry, Request, Verb
 from ftstan.admin.signing import plain
-from ftstan.base.errors import ConfigError, NatsError, RefusedError
+from ftstan.base.errors import NatsError, RefusedError, StoreError
 from ftstan.base.states import NodeState
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
-    BUSY_S,
-    Asked,
     UnservedError,
     claimed,
 )
-from ftstan.cli.connecting import link_options
+from ftstan.cli.confirming import confirm
+from ftstan.cli.ft_group import Group, with_group
+from ftstan.cli.ft_status import status
 from ftstan.cli.terminal import complain, print_json, print_table, say, time_of
 from ftstan.cli.words.servers import (
     EXIT_DONE,
     EXIT_REFUSED,
     EXIT_UNSERVED,
 )
-from ftstan.ft.health import Health, find_active, find_standby, find_successor, judge, name
-from ftstan.ft.subjects import group_subject
+from ftstan.ft.health import find_active, find_standby, find_successor, name
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ftstan.base.states import NodeStatus
 
 _LOOK_EVERY_S = 0.1
-_AGAIN_S = 1.0
-_PAUSE_S = 0.1
 
 
 # ---- words
@@ -61,156 +57,37 @@ def run(arguments: argparse.Namespace) -> int:
         return complain(error, EXIT_UNSERVED)
 
 
-# ---- asking
-# --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Group(Asked):
-    """The group that is asked."""
-
-    name: str
-
-    def expected(self, number: int) -> list[NodeStatus]:
-        """The same, but asks again until so many have answered: one may only just have started."""
-        deadline = time.monotonic() + self.timeout
-        while True:
-            left = deadline - time.monotonic()
-            members = self.members(min(left, _AGAIN_S), lambda found: len(found) >= number)
-            if len(members) >= number or left <= _AGAIN_S:
-                return members
-            time.sleep(_PAUSE_S)
-
-    def members(
-        self,
-        seconds: float | None = None,
-        enough: Callable[[list[NodeStatus]], bool] = lambda _: False,
-        complete: Callable[[list[NodeStatus]], bool] = lambda _: False,
-    ) -> list[NodeStatus]:
-        """Every member that answers, by host and server id; sooner as ``who`` says."""
-        return self.who(group_subject(self.cluster, self.name), seconds, enough, complete)
-
-    def members_with(self, wanted: Callable[[NodeStatus], bool]) -> list[NodeStatus]:
-        """Every member; if none of them is ``wanted``, whoever answers a second, longer question:
-        hosts may be busy.
-        """
-        members = self.members()
-        if not any(map(wanted, members)):
-            members = self.members(BUSY_S, lambda found: any(map(wanted, found)))
-        return members
-
-    def active(self) -> tuple[NodeStatus, list[NodeStatus]]:
-        """The member that serves, and all members. Raises ``UnservedError``."""
-        members = self.members_with(lambda node: node.owns_store)
-        active = find_active(members)
-        if active is None:
-            problem = judge(members).problems[0]
-            raise UnservedError(
-                f"group {self.name} of cluster {self.cluster}: {problem}",
-                hint="see ftstanctl ft status; check --server, --cluster and --group",
-            )
-        return active, members
-
-
-def _with_group(arguments: argparse.Namespace, work: Callable[[_Group], int]) -> int:
-    if not arguments.group:
-        raise ConfigError("which group?", hint="give --group the members' -ft_group")
-
-    # Late, here and below: words and help need no client of NATS, and no store.
-    from ftstan.nats.request import asking  # noqa: PLC0415
-
-    with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
-        return work(_Group(asker, arguments.cluster, arguments.timeout, arguments.group))
-
-
-# ---- status
-# --------------------------------------------------------------------------------------------------
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    def work(group: _Group) -> int:
-        expect = arguments.expect
-        # A healthy group that has told all of it at once need not be waited for any longer. Who
-        # counts on a number of members says so.
-        members = group.expected(expect) if expect else group.members(complete=_is_healthy)
-        verdict = judge(members, expect)
-        if arguments.output == "json":
-            print_json(
-                {
-                    "cluster": group.cluster,
-                    "group": group.name,
-                    "health": verdict.health.name.lower(),
-                    "problems": list(verdict.problems),
-                    "nodes": [member.to_json() for member in members],
-                }
-            )
-        else:
-            if members:
-                _print_members(members)
-            say(": ".join(filter(None, [verdict.health.name.lower(), "; ".join(verdict.problems)])))
-        return int(verdict.health)
-
-    return _with_group(arguments, work)
-
-
-def _is_healthy(members: Sequence[NodeStatus]) -> bool:
-    return judge(members).health is Health.HEALTHY
-
-
-_STATUS_HEADS = (
-    "server",
-    "host",
-    "pid",
-    "state",
-    "phase",
-    "epoch",
-    "probe",
-    "holder",
-    "store",
-    "lag",
-    "mixed",
-    "version",
-)
-
-
-def _print_members(members: Sequence[NodeStatus]) -> None:
-    rows = [
-        (
-            node.server,
-            node.host,
-            node.pid,
-            node.state,
-            node.phase,
-            node.epoch or "-",
-            "-" if node.probe_age is None else f"{node.probe_age:.1f} s",
-            f"epoch {node.holder_epoch}" if node.holder_epoch else "-",
-            node.store_id[:8] or "-",
-            "-"
-            if node.warm_lag is None
-            else f"{node.warm_lag.messages} msgs, {node.warm_lag.seconds:.1f} s",
-            _mixed_word(node),
-            node.version,
-        )
-        for node in members
-    ]
-    print_table(_STATUS_HEADS, rows, right=("pid", "epoch", "probe"))
-
-
-def _mixed_word(node: NodeStatus) -> str:
-    """Standbys have no files to make fit."""
-    if node.mixed and node.serving and not node.fit:
-        return "not yet"
-    return "yes" if node.mixed else "no"
-
-
 # ---- switchover
 # --------------------------------------------------------------------------------------------------
 
 
 def _switchover(arguments: argparse.Namespace) -> int:
-    def work(group: _Group) -> int:
+    def plan(group: Group, active: NodeStatus, request: Request) -> int:
+        group.change(arguments, active, request)
+        if arguments.output == "json":
+            print_json({"from": active.server, "planned_ns": request.at_ns})
+        elif request.at_ns:
+            say(
+                f"{name(active)} hands over at {time_of(request.at_ns)}, if it is active until then"
+            )
+        else:
+            say(f"{name(active)}: the planned switchover is cancelled")
+        return EXIT_DONE
+
+    def work(group: Group) -> int:
         active, members = group.active()
+        if arguments.cancel:
+            return plan(group, active, Request(Verb.PLAN, by=claimed()))
         target = find_successor(members, active, arguments.to)
+        when = f" at {time_of(arguments.at)}" if arguments.at else ""
+        confirm(
+            arguments,
+            f"switch over from {name(active)} to {name(target) if target else 'any standby'}{when}",
+            destroys=False,
+        )
+        if arguments.at:
+            to = target.server if target else ""
+            return plan(group, active, Request(Verb.PLAN, to=to, at_ns=arguments.at, by=claimed()))
         request = Request(Verb.SWITCHOVER, to=target.server if target else "", by=claimed())
         began = time.monotonic()
         group.change(arguments, active, request)
@@ -223,7 +100,7 @@ def _switchover(arguments: argparse.Namespace) -> int:
                 hint="see ftstanctl ft status and the members' logs",
             )
         if arguments.output == "json":
-            values = {
+            values: dict[str, object] = {
                 "from": active.server,
                 "to": successor.server,
                 "epoch": successor.epoch,
@@ -242,10 +119,10 @@ def _switchover(arguments: argparse.Namespace) -> int:
             )
         return EXIT_DONE
 
-    return _with_group(arguments, work)
+    return with_group(arguments, work)
 
 
-def _wait_for_successor(group: _Group, former: NodeStatus, deadline: float) -> NodeStatus | None:
+def _wait_for_successor(group: Group, former: NodeStatus, deadline: float) -> NodeStatus | None:
     def successor(members: Sequence[NodeStatus]) -> NodeStatus | None:
         active = find_active(members)
         return (
@@ -289,19 +166,60 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _hold(arguments: argparse.Namespace, verb: Verb) -> int:
-    def work(group: _Group) -> int:
-        member = find_standby(
-            group.members_with(lambda node: node.state == NodeState.STANDBY), arguments.node
-        )
+    def work(group: Group) -> int:
+        members = group.members_with(lambda node: node.state == NodeState.STANDBY)
+        try:
+            member = find_standby(members, arguments.node)
+        except RefusedError:
+            if verb is Verb.RESUME and _resumed_on_storage(arguments):
+                return EXIT_DONE
+            raise
+        if verb is Verb.PAUSE:
+            confirm(
+                arguments,
+                f"pause {name(member)}: it does not take over until it is resumed",
+                destroys=False,
+            )
         answer = group.change(arguments, member, Request(verb, by=claimed()))
-        status = answer.status or member
+        now = answer.status or member
         if arguments.output == "json":
-            print_json(status.to_json())
+            print_json(now.to_json())
         else:
-            say(f"{name(status)}: {status.phase}")
+            say(f"{name(now)}: {now.phase}")
         return EXIT_DONE
 
-    return _with_group(arguments, work)
+    return with_group(arguments, work)
+
+
+def _resumed_on_storage(arguments: argparse.Namespace) -> bool:
+    """End the pause that the datastore keeps of a member that does not run.
+
+    Returns whether there was one. Raises ``StoreError``.
+    """
+    if not (arguments.dir and arguments.node):
+        return False
+    from ftstan.base.disk import LocalDisk  # noqa: PLC0415
+    from ftstan.ft.pause import end_pause, is_paused  # noqa: PLC0415
+
+    disk = LocalDisk()
+    try:
+        root = disk.open_dir(arguments.dir)
+    except OSError as error:
+        raise StoreError(
+            f"datastore {arguments.dir}: {error.strerror or error}",
+            hint="give the directory that the servers have as -dir",
+        ) from error
+    try:
+        if not is_paused(disk, root, arguments.node):
+            return False
+        end_pause(disk, root, arguments.node)
+    finally:
+        disk.close(root)
+    if arguments.output == "json":
+        print_json({"name": arguments.node, "paused": False})
+    else:
+        say(f"{arguments.node}: does not run; it is not paused any more when it starts")
+    return True
 
 
 # ---- history
@@ -316,7 +234,7 @@ def _history(arguments: argparse.Namespace) -> int:
 
         return _print_history(arguments, open_history(LocalDisk(), arguments.dir, count))
 
-    def work(group: _Group) -> int:
+    def work(group: Group) -> int:
         members = group.members(enough=lambda found: find_active(found) is not None)
         if not members:
             raise UnservedError(
@@ -329,7 +247,7 @@ def _history(arguments: argparse.Namespace) -> int:
         )
         return _print_history(arguments, answer.history)
 
-    return _with_group(arguments, work)
+    return with_group(arguments, work)
 
 
 def _print_history(arguments: argparse.Namespace, entries: Sequence[EpochEntry]) -> int:
@@ -343,7 +261,7 @@ def _print_history(arguments: argparse.Namespace, entries: Sequence[EpochEntry])
             entry.epoch,
             time_of(entry.since_ns),
             _span(entry),
-            entry.server or "-",
+            entry.name or entry.server or "-",
             entry.host or "-",
             entry.pid or "-",
             "yes" if entry.mixed else "no",
@@ -352,7 +270,7 @@ def _print_history(arguments: argparse.Namespace, entries: Sequence[EpochEntry])
         for entry in entries
     ]
     print_table(
-        ("epoch", "since", "for", "server", "host", "pid", "mixed", "why"),
+        ("epoch", "since", "for", "member", "host", "pid", "mixed", "why"),
         rows,
         right=("epoch", "for", "pid"),
     )
@@ -360,10 +278,11 @@ def _print_history(arguments: argparse.Namespace, entries: Sequence[EpochEntry])
 
 
 def _span(entry: EpochEntry) -> str:
-    """How long until the next epoch began."""
-    if not (entry.since_ns and entry.until_ns):
+    """How long it served: until its last sign of life, else until the next epoch began."""
+    until_ns = entry.ended_ns or entry.until_ns
+    if not (entry.since_ns and until_ns):
         return "-"
-    seconds = (entry.until_ns - entry.since_ns) / 1e9
+    seconds = (until_ns - entry.since_ns) / 1e9
     if seconds < 0:
         # Two hosts whose clocks differ.
         return "?"
@@ -384,15 +303,15 @@ def _span(entry: EpochEntry) -> str:
 def _mixed(arguments: argparse.Namespace) -> int:
     on = arguments.word == "on"
 
-    def work(group: _Group) -> int:
+    def work(group: Group) -> int:
         active, _ = group.active()
         answer = group.change(arguments, active, Request(Verb.MIXED, on=on, by=claimed()))
         return _say_mixed(arguments, on=on, epoch=(answer.status or active).epoch, served=True)
 
     if not arguments.dir:
-        return _with_group(arguments, work)
+        return with_group(arguments, work)
     try:
-        return _with_group(arguments, work)
+        return with_group(arguments, work)
     except (UnservedError, NatsError):
         from ftstan.cli.store_owner import owning  # noqa: PLC0415
         from ftstan.ft.epoch_records import Cause  # noqa: PLC0415
@@ -415,7 +334,7 @@ def _say_mixed(arguments: argparse.Namespace, *, on: bool, epoch: int, served: b
 
 
 _COMMANDS = {
-    "status": _status,
+    "status": status,
     "switchover": _switchover,
     "pause": _pause,
     "resume": _resume,

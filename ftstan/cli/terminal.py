@@ -9,7 +9,7 @@ import contextlib
 import datetime as dt
 import json
 import sys
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +42,28 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
+class Styled(NamedTuple):
+    """A cell of a table with its style on a terminal, in rich's words."""
+
+    text: str
+    style: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def say_styled(line: str, style: str) -> None:
+    """A line that has a style on a terminal."""
+    if not sys.stdout.isatty():
+        say(line)
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    sys.stdout.flush()
+    Console(highlight=False).print(Text(visible(line), style=style))
+
+
 def print_table(
     heads: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
@@ -60,7 +82,12 @@ def print_table(
         )
     for row in rows:
         # Text, not markup: a channel may be called "[red]".
-        table.add_row(*(Text(visible(str(cell))) for cell in row))
+        table.add_row(
+            *(
+                Text(visible(str(cell)), style=cell.style if isinstance(cell, Styled) else "")
+                for cell in row
+            )
+        )
     Console(width=None if terminal else _PIPE_WIDTH, highlight=False).print(table)
 
 

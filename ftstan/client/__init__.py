@@ -23,6 +23,7 @@ from ftstan.client.errors import (
     InvalidArgumentError,
     LoginError,
     NatsUnreachableError,
+    NotAllowedError,
     PublishError,
     PublishRefusedError,
     PublishTimeoutError,
@@ -58,6 +59,7 @@ __all__ = [
     "Message",
     "NatsLogin",
     "NatsUnreachableError",
+    "NotAllowedError",
     "PublishError",
     "PublishRefusedError",
     "PublishTimeoutError",
@@ -122,7 +124,7 @@ async def connect(
       such as those of subscribers' callbacks; without it they go to the event loop's handler of
       exceptions.
 
-    Raises ``InvalidArgumentError``, ``NatsUnreachableError``, ``LoginError``,
+    Raises ``InvalidArgumentError``, ``NatsUnreachableError``, ``LoginError``, ``NotAllowedError``,
     ``ConnectTimeoutError``, ``ConnectRefusedError``, ``ClientIdTakenError``.
     """
     options = SessionOptions(

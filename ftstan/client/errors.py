@@ -24,6 +24,7 @@ __all__ = [
     "InvalidArgumentError",
     "LoginError",
     "NatsUnreachableError",
+    "NotAllowedError",
     "PublishError",
     "PublishRefusedError",
     "PublishTimeoutError",
@@ -78,6 +79,10 @@ class ClientIdTakenError(ConnectRefusedError):
 
 class RequestError(ClientError):
     """A subscribe, unsubscribe or close did not succeed."""
+
+
+class NotAllowedError(ConnectError, RequestError):
+    """The permissions of this login in NATS do not cover what was asked."""
 
 
 class RequestTimeoutError(RequestError):

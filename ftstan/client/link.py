@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from ftstan.client.errors import (
     InvalidArgumentError,
     LoginError,
     NatsUnreachableError,
+    NotAllowedError,
     RequestTimeoutError,
 )
 from ftstan.nats.reconnecting import CONNECT_WITHIN_S, FAILURES, Listening, OneClient, Reconnecting
@@ -41,6 +43,7 @@ window bounds them.
 """
 
 _NO_RESPONDERS = "503"
+_DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
 
 Handler = Callable[["Arrived"], Awaitable[None]]
 
@@ -75,6 +78,15 @@ class _Client(OneClient):
     """
 
     discard_within_s = None
+
+    def __init__(self, server: str, on_denied: Callable[[str, str], None]) -> None:
+        super().__init__(server)
+        self._on_denied = on_denied
+
+    def explain(self, error: BaseException) -> BaseException:
+        if (found := _DENIED.search(str(error))) is not None:
+            self._on_denied(found[0], found[1])
+        return error
 
     async def open(self, **more: Any) -> None:
         try:
@@ -112,6 +124,9 @@ class Link(Reconnecting[_Client, str]):
         self._nuid = Nuid()
         self._handled: dict[str, Listening] = {}
         self._asked: dict[str, asyncio.Future[Arrived]] = {}
+        self._asked_on: dict[str, str] = {}
+        self._deaf = ""
+        """Why no answer can reach us, as long as that is so."""
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._refusals = 0
@@ -235,7 +250,8 @@ class Link(Reconnecting[_Client, str]):
     ) -> bytes:
         """The first answer, seconds.
 
-        Raises ``NobodyError``, ``RequestTimeoutError``, ``ConnectionClosedError``.
+        Raises ``NobodyError``, ``RequestTimeoutError``, ``ConnectionClosedError``, and at once
+        ``NotAllowedError``.
 
         After ``again`` seconds without one it is sent once more, and so on; an answer to any of
         them will do, for a server that is slower than that must not be asked for ever.
@@ -245,8 +261,11 @@ class Link(Reconnecting[_Client, str]):
         end = loop.time() + within
         future: asyncio.Future[Arrived] = loop.create_future()
         self._asked[token] = future
+        self._asked_on[token] = subject
         try:
             while not future.done():
+                if self._deaf:
+                    raise _not_allowed(self._deaf)
                 if not await self.publish(subject, payload, self._answers + token):
                     raise NobodyError("there is no connection to NATS")
                 left = end - loop.time()
@@ -255,7 +274,7 @@ class Link(Reconnecting[_Client, str]):
                     raise RequestTimeoutError(f"no answer on {subject} within {within:.3g} s")
             answer = future.result()
         finally:
-            del self._asked[token]
+            del self._asked[token], self._asked_on[token]
         if answer.nobody:
             raise NobodyError(f"nobody listens on {subject}")
         return answer.payload
@@ -265,13 +284,23 @@ class Link(Reconnecting[_Client, str]):
         if future is not None and not future.done():
             future.set_result(arrived)
 
+    def _denied(self, text: str, subject: str) -> None:
+        """NATS does not let us publish or subscribe there: who waits for an answer is told now."""
+        # nats-py hands errors on in lower case.
+        if subject == f"{self._answers}*".lower():
+            self._deaf = text
+        for token, future in self._asked.items():
+            if (self._deaf or self._asked_on[token].lower() == subject) and not future.done():
+                future.set_exception(_not_allowed(text))
+
     # ---- what ``run`` tells
     # --------------------------------------------------------------------------------------
 
     _set_up_within_s = 4.0 * CONNECT_WITHIN_S
 
     def _make(self, address: str) -> _Client:
-        return _Client(address)
+        self._deaf = ""
+        return _Client(address, self._denied)
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -302,6 +331,14 @@ class Link(Reconnecting[_Client, str]):
         # A login that every server refused is told at once.
         if self._refusals >= len(self._addresses) and not self._refused.done():
             self._refused.set_result(None)
+
+
+def _not_allowed(text: str) -> NotAllowedError:
+    return NotAllowedError(
+        f"NATS refuses: {text}",
+        hint="do the permissions of this login cover the streaming subjects and _INBOX.>? "
+        "see docs/security.md",
+    )
 
 
 def _checked(server: str) -> str:

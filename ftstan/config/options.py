@@ -202,6 +202,8 @@ class FtOptions:
         SECOND, "Time between two probes of the storage by the active server")
     steal_after: Duration = option(
         0, "Take a silent owner's store without its lock after this long (0s: never)")
+    member: str = option(
+        "", "Name of this member, for people (default: host name and port)")
     mixed: str = option(
         FT_MIXED_AUTO, "Whether original servers are members of the group: auto, on or off",
         choices=FT_MIXED)

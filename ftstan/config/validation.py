@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
+from ftstan.config.member import MAX_MEMBER_NAME
 from ftstan.config.options import FT_ALLOW, STORE_FILE, STORE_MEMORY, STORE_SQL
 from ftstan.config.precedence import field_value
 from ftstan.config.table import BY_KEY
@@ -355,6 +356,17 @@ def _check_ft(options: ServerOptions) -> None:
                 hint="use some of: " + ", ".join(FT_ALLOW),
             )
     _check_choice(options, "ft_mixed")
+    _check_member_name(ft.member)
+
+
+def _check_member_name(name: str) -> None:
+    fits = len(name.encode("utf-8", "surrogateescape")) <= MAX_MEMBER_NAME
+    if not (fits and name.isprintable() and " " not in name):
+        raise ConfigError(
+            f"ft_member {name!r} is no name",
+            hint=f"give at most {MAX_MEMBER_NAME} bytes without spaces, such as node-a",
+            option="ft_member",
+        )
 
 
 def _is_subject(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.base.log import stream as log
+from ftstan.config.member import member_name
 from ftstan.config.options import MountRisk
 from ftstan.config.units import SECOND
 from ftstan.ft.epoch_records import Cause
@@ -56,6 +57,7 @@ class FileAccess(OwnedAccess):
             server_id=context.server_id,
             clock=context.clock,
             in_group=bool(options.ft_group),
+            name=member_name(options),
             mountinfo=mountinfo,
             direct=MountRisk.DIRECT_IO not in options.ft.allow,
         )
@@ -119,7 +121,12 @@ class FileAccess(OwnedAccess):
                 self._store.places.look(disk, self.owner.root)
 
         probe = Probe(
-            disk, self.owner.root, self.owner, server_id=self._context.server_id, look=look
+            disk,
+            self.owner.root,
+            self.owner,
+            server_id=self._context.server_id,
+            look=look,
+            wall_ns=self._context.clock.wall_ns,
         )
         return Watch(probe, self._context.clock, interval, on_failure)
 

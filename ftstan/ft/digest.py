@@ -80,6 +80,8 @@ def decode_digest(payload: bytes) -> Digest | None:
 MOST_MEMBERS: Final = 64
 _MAX_TEXT: Final = 300
 _TEXTS: Final = ("server", "host", "monitor", "state", "phase")
+#: Texts that a member may leave out, too.
+_SAID: Final = (*_TEXTS, "version", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ class Member:
 
     ``monitor`` is the URL of its pages, empty if it has none. ``lag_messages``, ``lag_s``: how far
     a standby that reads ahead is behind, -1 for any other. ``silent_s``: for how long it has not
-    answered its owner; 0 if it did just now.
+    answered its owner; 0 if it did just now. ``name`` is the member's, empty from releases without
+    names.
     """
 
     server: str
@@ -100,6 +103,12 @@ class Member:
     lag_messages: int = -1
     lag_s: float = -1.0
     silent_s: float = 0.0
+    name: str = ""
+
+    @property
+    def called(self) -> str:
+        """The member's name as people see it."""
+        return self.name or f"{self.server} on {self.host}"
 
     @property
     def serving(self) -> bool:
@@ -171,8 +180,8 @@ def _member(row: Any) -> Member | None:  # whatever somebody sent
         return None
     # What a later release says besides is for later releases.
     told: dict[str, Any] = {name: row[name] for name in Member.__slots__ if name in row}
-    texts = [told.get(name, "") for name in (*_TEXTS, "version")]
-    measures = [value for name, value in told.items() if name not in (*_TEXTS, "version")]
+    texts = [told.get(name, "") for name in _SAID]
+    measures = [value for name, value in told.items() if name not in _SAID]
     if not (
         told.keys() >= set(_TEXTS) and all(map(_is_text, texts)) and all(map(_is_measure, measures))
     ):

@@ -40,6 +40,8 @@ from ftstan.ft.epoch_records import (
     NONCE_SIZE,
     SLOT_SIZE,
     Cause,
+    Departure,
+    Ending,
     EpochRecord,
     decode_slot,
     encode_slot,
@@ -97,6 +99,10 @@ class Activation:
     #: The last epoch behind which an original server may have served, below this one; 0: none since
     #: our first.
     originals_through: int = 0
+    #: The member's name, and what its predecessor said last (``EpochRecord``).
+    name: str = ""
+    left_ns: int = 0
+    left: Ending = Ending.UNSAID
 
     @property
     def slice_base(self) -> int:
@@ -119,6 +125,9 @@ class Activation:
             cause=self.cause,
             after=self.after,
             originals_through=self.originals_through,
+            name=self.name,
+            left_ns=self.left_ns,
+            left=self.left,
         )
 
 
@@ -208,6 +217,8 @@ def claim(
     after: int = 0,
     heard_under: int | None = 0,
     locked: bool = True,
+    name: str = "",
+    departed: Departure | None = None,
     host: str | None = None,
     pid: int | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
@@ -225,8 +236,9 @@ def claim(
     has a cause of its own. ``heard_under``: the epoch under which an original server was heard
     last, 0 for none, ``None`` for the newest: it makes nothing mixed, but what it may have written
     is read with care, by whoever gets round to that. ``locked``: whether the lock is held; without
-    it the store of a mixed group is not taken. ``host``, ``pid`` and ``token`` default to those of
-    this process.
+    it the store of a mixed group is not taken. ``name``: the member's; ``departed``: what an owner
+    said last, recorded if it is the one directly before. ``host``, ``pid`` and ``token`` default to
+    those of this process.
 
     After this returned, no former owner can be confirmed any more; nothing else of the store may
     have been read before. Raises ``FencedError`` if another server took a higher number meanwhile,
@@ -285,6 +297,9 @@ def claim(
                 after=after,
                 was_mixed=found.mixed,
                 originals_through=_originals_through(number, found, heard_under),
+                name=name,
+                left_ns=departed.at_ns if departed and _is_of(departed, previous) else 0,
+                left=departed.how if departed and _is_of(departed, previous) else Ending.UNSAID,
             )
 
         activation = carry_on(found)
@@ -313,6 +328,10 @@ def claim(
             hint="check the storage and the kernel log of this host; nothing was taken over",
         ) from error
     return activation
+
+
+def _is_of(departed: Departure, previous: EpochRecord | None) -> bool:
+    return previous is not None and previous.epoch == departed.epoch
 
 
 def claim_next(
@@ -362,6 +381,8 @@ def claim_next(
             after=before.epoch,
             was_mixed=before.ft_mixed,
             originals_through=number - 1 if before.ft_mixed else before.originals_through,
+            left_ns=0,
+            left=Ending.UNSAID,
         )
         if number > before.epoch + 1:
             # It says what is recorded now, not what is about to be.

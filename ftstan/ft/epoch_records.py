@@ -19,11 +19,12 @@ BLANK = bytes(SLOT_SIZE)
 _MAGIC = b"FTSTEPO1"
 _CRC = struct.Struct("<I")
 # slot, epoch, since_ns, ours_from, pid, flags, nonce, store id, server id and host with their
-# lengths, cause, after, originals_through
-_BODY = struct.Struct("<QQqQQI16s16sH128sH256sBQQ")
+# lengths, cause, after, originals_through, name with its length, left_ns, left
+_BODY = struct.Struct("<QQqQQI16s16sH128sH256sBQQH64sqB")
 _HEAD_SIZE = len(_MAGIC) + _CRC.size
 _MAX_SERVER_ID = 128
 _MAX_HOST = 256
+_MAX_NAME = 64
 _MIXED = 1
 
 
@@ -58,6 +59,49 @@ class Cause(enum.IntEnum):
         return _CAUSE_TEXTS[self] + (f" (epoch {after})" if after else "")
 
 
+class Ending(enum.IntEnum):
+    """How an owner ended, as it said itself.
+
+    Numbers are part of the formats of ``ft.epoch`` and ``ft.watch``; one that we do not know reads
+    as ``UNSAID``: it died, or nothing is known.
+    """
+
+    UNSAID = 0
+    SIGTERM = 1
+    SIGINT = 2
+    SWITCHOVER = 3
+    DRAIN = 4
+    BY_ITSELF = 5
+
+    @classmethod
+    def _missing_(cls, value: object) -> Ending:
+        del value
+        return cls.UNSAID
+
+    def describe(self) -> str:
+        """For people; empty if nothing was said."""
+        return _ENDING_TEXTS[self]
+
+
+_ENDING_TEXTS = {
+    Ending.UNSAID: "",
+    Ending.SIGTERM: "stopped (SIGTERM)",
+    Ending.SIGINT: "stopped (SIGINT)",
+    Ending.SWITCHOVER: "switchover",
+    Ending.DRAIN: "stopped (drain)",
+    Ending.BY_ITSELF: "stopped by itself",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """The last sign of life of the owner of ``epoch`` (Unix nanoseconds), and how it ended."""
+
+    epoch: int
+    at_ns: int
+    how: Ending = Ending.UNSAID
+
+
 _CAUSE_TEXTS = {
     Cause.UNKNOWN: "unknown",
     Cause.FIRST_START: "first start",
@@ -73,6 +117,17 @@ _CAUSE_TEXTS = {
 }
 
 
+#: What a successor noticed of an end: what the owner itself said of it is the better answer.
+_NOTICED = frozenset({Cause.SILENCE, Cause.LOCK_FREE, Cause.RELEASED})
+
+
+def why_taken(cause: Cause, after: int, left: Ending) -> str:
+    """Why an epoch was taken, for people; ``left``: how the owner before it said that it ends."""
+    if left and cause in _NOTICED:
+        return left.describe() + (f" (epoch {after})" if after else "")
+    return cause.describe(after)
+
+
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
     """One activation, as written into slot ``slot``.
@@ -84,7 +139,10 @@ class EpochRecord:
     group. ``cause`` says why the epoch was taken, ``after`` which epoch released, handed over or
     fell silent (0: none is known); records written before there was a cause have neither.
     ``originals_through`` is the last epoch behind which an original server may have served before
-    this record, 0 if none has since our first.
+    this record, 0 if none has since our first. ``name`` is the member's (``ft_member``).
+    ``left_ns`` and ``left`` are the last sign of life of the owner directly before, 0 if it left
+    none, and how it said that it ends. These three are for people; earlier records
+    have zeros there.
     """
 
     slot: int
@@ -100,6 +158,9 @@ class EpochRecord:
     cause: Cause = Cause.UNKNOWN
     after: int = 0
     originals_through: int = 0
+    name: str = ""
+    left_ns: int = 0
+    left: Ending = Ending.UNSAID
 
     @property
     def is_filler(self) -> bool:
@@ -114,8 +175,8 @@ class EpochRecord:
         """The activation in words: number, server, host, process, start."""
         since = dt.datetime.fromtimestamp(self.since_ns // 1_000_000_000, tz=dt.UTC)
         return (
-            f"epoch {self.epoch} of server {self.server_id} on host {self.host} pid {self.pid} "
-            f"since {since:%Y-%m-%dT%H:%M:%SZ}"
+            f"epoch {self.epoch} of server {self.name or self.server_id} on host {self.host} "
+            f"pid {self.pid} since {since:%Y-%m-%dT%H:%M:%SZ}"
         )
 
 
@@ -123,6 +184,7 @@ def encode_slot(record: EpochRecord) -> bytes:
     """Build the 4,096 bytes of the slot."""
     server_id = record.server_id.encode()[:_MAX_SERVER_ID]
     host = record.host.encode()[:_MAX_HOST]
+    name = record.name.encode("utf-8", "replace")[:_MAX_NAME]
     body = _BODY.pack(
         record.slot,
         record.epoch,
@@ -139,6 +201,10 @@ def encode_slot(record: EpochRecord) -> bytes:
         record.cause,
         record.after,
         record.originals_through,
+        len(name),
+        name,
+        record.left_ns,
+        record.left,
     ).ljust(SLOT_SIZE - _HEAD_SIZE, b"\0")
     return _MAGIC + _CRC.pack(zlib.crc32(body)) + body
 
@@ -156,7 +222,8 @@ def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
     named, epoch, since_ns, ours_from, pid, flags, nonce, store_id, *rest = _BODY.unpack_from(
         data, _HEAD_SIZE
     )
-    server_len, server_id, host_len, host, cause, after, originals_through = rest
+    server_len, server_id, host_len, host, cause, after, originals_through, *people = rest
+    name_len, name, left_ns, left = people
     # A record in another's slot was put there by a copy or a restore: it proves nothing about this
     # one.
     if named != slot or epoch < slot:
@@ -175,6 +242,9 @@ def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
         cause=Cause(cause),
         after=after,
         originals_through=originals_through,
+        name=name[:name_len].decode("utf-8", "replace"),
+        left_ns=left_ns,
+        left=Ending(left),
     )
 
 

@@ -38,6 +38,7 @@ _ELSE_BYTES: Final = 4 << 10
 LONGEST_KEY: Final = 0xFFFF
 _MAX_SIZE: Final = 1 << 20
 _MAX_EPOCH: Final = 1 << 63
+_MAX_NAME: Final = 64
 _MAX_PARTS: Final = 1 << 12
 
 
@@ -72,6 +73,8 @@ class Subscribed:
     epoch: int
     store_id: bytes
     search: int = 1
+    name: str = ""
+    """The member's name, for the owner's log; releases that have none do not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ def encode(message: Message) -> bytes:
         "search": message.search,
     }
     match message:
+        case Subscribed() if message.name:
+            fields["name"] = message.name
         case Leaving():
             fields |= {
                 "publishes": message.publishes,
@@ -188,7 +193,9 @@ def _message(fields: dict[str, Any]) -> Message | None:
                 server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked, search
             )
         case "subscribed":
-            return Subscribed(server_id, epoch, store_id, search)
+            name = _text(fields.get("name", ""))
+            name = name if name.isprintable() and len(name) <= _MAX_NAME else ""
+            return Subscribed(server_id, epoch, store_id, search, name)
         case "following":
             return Following(server_id, epoch, store_id, search)
         case "took":

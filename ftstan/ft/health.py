@@ -27,8 +27,8 @@ class Judged(Protocol):
         ...
 
     @property
-    def host(self) -> str:
-        """Where it runs."""
+    def called(self) -> str:
+        """What operators call it."""
         ...
 
     @property
@@ -121,20 +121,20 @@ def find_active(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
 
 
 def find_node(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
-    """The member that ``word`` names: its server id or the beginning of it, or its host.
+    """The member that ``word`` names: its name, its server id or the beginning of it, or its host.
 
     Raises ``RefusedError``.
     """
-    found = [n for n in nodes if n.server == word] or [
-        n for n in nodes if word and n.server.startswith(word)
-    ]
+    found = [n for n in nodes if word and n.name == word]
+    found = found or [n for n in nodes if n.server == word]
+    found = found or [n for n in nodes if word and n.server.startswith(word)]
     found = found or [n for n in nodes if n.host == word]
     if len(found) == 1:
         return found[0]
     known = ", ".join(name(node) for node in nodes) or "nobody"
     if found:
         raise RefusedError(
-            f'"{word}" means {len(found)} members: {", ".join(name(n) for n in found)}',
+            f'"{word}" means {len(found)} members: {", ".join(_in_full(n) for n in found)}',
             hint="name one by enough of its server id",
         )
     raise RefusedError(f'no member "{word}" answered', hint=f"these did: {known}")
@@ -159,7 +159,8 @@ def find_successor(nodes: Sequence[NodeStatus], active: NodeStatus, word: str) -
         )
     if target.paused:
         raise RefusedError(
-            f"{name(target)} is paused", hint=f"run ftstanctl ft resume {target.server} first"
+            f"{name(target)} is paused",
+            hint=f"run ftstanctl ft resume {target.name or target.server} first",
         )
     if not target.can_take_over:
         raise RefusedError(
@@ -187,4 +188,8 @@ def find_standby(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
 
 def name(node: Judged) -> str:
     """A member's name as operators see it."""
-    return f"{node.server} on {node.host}"
+    return node.called
+
+
+def _in_full(node: NodeStatus) -> str:
+    return f"{name(node)} (server {node.server})"

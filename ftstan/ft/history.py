@@ -9,7 +9,7 @@ from ftstan.admin.protocol import EpochEntry
 from ftstan.base.errors import StoreError
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import read_records
-from ftstan.ft.epoch_records import Cause
+from ftstan.ft.epoch_records import Cause, Ending, why_taken
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import read_mountinfo
 
@@ -25,11 +25,11 @@ _UNREADABLE = "unreadable"
 def history_of(records: Sequence[tuple[int, EpochRecord | None]]) -> tuple[EpochEntry, ...]:
     """Give each activation (slot and record, newest first) the time at which the next one began."""
     entries: list[EpochEntry] = []
-    until = 0
+    until = ended = 0
     for slot, record in records:
         if record is None:
             entries.append(EpochEntry(slot, "", "", 0, 0, until, _UNREADABLE, 0, mixed=False))
-            until = 0
+            until = ended = 0
             continue
         entries.append(
             EpochEntry(
@@ -42,9 +42,14 @@ def history_of(records: Sequence[tuple[int, EpochRecord | None]]) -> tuple[Epoch
                 cause=record.cause.name.lower(),
                 after=record.after,
                 mixed=record.ft_mixed,
+                name=record.name,
+                ended_ns=ended,
+                left=record.left.name.lower() if record.left else "",
             )
         )
         until = record.since_ns
+        # An owner that raised its own epoch, or that said nothing, served until the next one began.
+        ended = record.left_ns
     return tuple(entries)
 
 
@@ -53,7 +58,10 @@ def cause_text(entry: EpochEntry) -> str:
     if entry.cause == _UNREADABLE:
         return "its record cannot be read"
     known = Cause.__members__.get(entry.cause.upper())
-    return known.describe(entry.after) if known is not None else entry.cause
+    if known is None:
+        return entry.cause
+    left = Ending.__members__.get(entry.left.upper(), Ending.UNSAID)
+    return why_taken(known, entry.after, left)
 
 
 def open_history(disk: Disk, path: str, count: int) -> tuple[EpochEntry, ...]:
@@ -70,6 +78,12 @@ def open_history(disk: Disk, path: str, count: int) -> tuple[EpochEntry, ...]:
         ) from error
     try:
         is_network = find_mount(read_mountinfo(), os.path.realpath(path)).is_network
-        return history_of(read_records(asking_disk(disk, is_network=is_network), root, count))
+        records = read_records(asking_disk(disk, is_network=is_network), root, count)
+        if not records:
+            raise StoreError(
+                f"{path} holds no datastore that an ftstan server has owned: there is no epoch",
+                hint="give the directory that the servers have as -dir; check that it is mounted",
+            )
+        return history_of(records)
     finally:
         disk.close(root)

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.admin.keys import ensure_key, read_key
+from ftstan.admin.keys import Keys, ensure_key, read_keys, rotate_key
 from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, ReleasedError, StoreError
 from ftstan.base.log import stream as log
 from ftstan.ft.direct import asking_disk
@@ -26,13 +26,13 @@ from ftstan.ft.epoch import (
     read_records,
     remove_old_claims,
 )
-from ftstan.ft.epoch_records import SLOT_SIZE, Cause
+from ftstan.ft.epoch_records import SLOT_SIZE, Cause, Ending
 from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.survey import SERVER_NAME, survey_store
-from ftstan.ft.watch import WATCH_NAME, farewell
+from ftstan.ft.watch import WATCH_NAME, departure, farewell, last_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,18 +78,22 @@ class StoreOwner:
         server_id: str,
         clock: Clock,
         in_group: bool,
+        name: str = "",
         mountinfo: str | None = None,
         direct: bool = True,
     ) -> None:
         """Open the directory, creating it if it is missing. Raises ``StoreError``.
 
-        ``direct``: read the epoch past this host's cache, if the file system is not known to be
-        local.
+        ``name``: the member's, for people. ``direct``: read the epoch past this host's cache, if
+        the file system is not known to be local.
         """
         self._disk = disk
         self._server_id = server_id
         self._clock = clock
         self._in_group = in_group
+        self._name = name
+        self.ending = Ending.UNSAID
+        """How this owner ends: whoever stops it on purpose says so before ``release``."""
         self.path = path
         try:
             make_directories(path)
@@ -257,12 +261,41 @@ class StoreOwner:
         """
         return read_records(self._asking_disk, self.root, count)
 
-    def read_key(self) -> bytes | None:
-        """The key that operators prove themselves with, ``None`` if there is none yet.
+    def read_keys(self) -> Keys:
+        """The keys that operators prove themselves with. Raises ``StoreError``."""
+        return read_keys(self._disk, self.root)
 
-        Raises ``StoreError``.
+    def rotate_key(self, grace_s: int) -> Keys:
+        """Replace that key; the one before counts for ``grace_s`` seconds more.
+
+        Raises ``FencedError`` and ``StoreError``.
         """
-        return read_key(self._disk, self.root)
+        now_ns = self._clock.wall_ns()
+        return rotate_key(self._disk, self.root, self.confirm, grace_s=grace_s, now_ns=now_ns)
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self._name
+
+    def is_paused(self) -> bool:
+        """Whether a pause of this member is kept in the datastore. Raises ``StoreError``."""
+        # Late, here and below: only members of a group have pauses.
+        from ftstan.ft.pause import is_paused  # noqa: PLC0415
+
+        return is_paused(self._disk, self.root, self._name)
+
+    def keep_pause(self, line: str) -> None:
+        """Keep a pause of this member over restarts. Raises ``StoreError``."""
+        from ftstan.ft.pause import keep_pause  # noqa: PLC0415
+
+        keep_pause(self._disk, self.root, self._name, line)
+
+    def end_pause(self) -> None:
+        """Keep it no more. Raises ``StoreError``."""
+        from ftstan.ft.pause import end_pause  # noqa: PLC0415
+
+        end_pause(self._disk, self.root, self._name)
 
     def activate(
         self,
@@ -300,6 +333,8 @@ class StoreOwner:
             after=after,
             heard_under=heard_under,
             locked=self._lock.held,
+            name=self._name,
+            departed=departure(self.read_watch()),
         )
         self._install(activation)
         return activation
@@ -520,8 +555,7 @@ class StoreOwner:
 
         What was written under it stays valid until somebody takes a higher epoch.
         """
-        if self._lockless:
-            self._say_farewell()
+        self._say_farewell()
         if self._confirmer is not None:
             with contextlib.suppress(OSError):
                 self._confirmer.close()
@@ -532,18 +566,24 @@ class StoreOwner:
         self._lock.release()
 
     def _say_farewell(self) -> None:
-        """There is no lock to give back: say on storage that nobody has to wait for this owner.
+        """Say on storage how this owner ends, and without a lock that nobody has to wait for it.
 
         A hint, no more.
         """
+        if self._activation is None or not (self._lockless or self.ending):
+            return
         with contextlib.suppress(OSError, StoreError, FencedError):
-            # A successor's file is not ours to write.
-            self.confirm()
-            data = farewell(self.activation.epoch, self._server_id)
             fd = self._disk.open(self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW)
             try:
+                # Behind the opening: a successor's file is not ours to write.
+                self.confirm()
+                epoch = self.activation.epoch
+                say = farewell if self._lockless else last_word
+                data = say(epoch, self._server_id, self._clock.wall_ns(), self.ending)
                 self._disk.pwrite(fd, data, 0)
-                self._disk.fdatasync(fd)
+                if self._lockless:
+                    # Others go by it. The end of an owner with a lock is only told.
+                    self._disk.fdatasync(fd)
             finally:
                 self._disk.close(fd)
 

@@ -19,8 +19,9 @@ by it.
 ``ft.watch`` is a new file for each activation: a former owner on the same host may hold the lock of
 the old one.
 
-Its last word may be a *farewell*, which no probe writes: an owner that stops without having the
-lock says there that it is gone (``ft/steal.py``).
+Its last word says how an owner ended that stopped by itself; the next owner puts that into its
+epoch record, for people. It may be a *farewell*, which no probe writes: an owner that stops without
+having the lock says there that it is gone (``ft/steal.py``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import errno
 import os
 import struct
 import threading
+import time
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -39,6 +41,7 @@ from portalocker.exceptions import LockException
 
 from ftstan.base.errors import FencedError, FtstanError, StoreError
 from ftstan.base.histogram import Histogram
+from ftstan.ft.epoch_records import Departure, Ending
 from ftstan.ft.lock import OfdLocker
 
 if TYPE_CHECKING:
@@ -55,8 +58,8 @@ RECORD_SIZE = 4096
 
 _MAGIC = b"FTSTWAT1"
 _CRC = struct.Struct("<I")
-# epoch, counter, server id with its length
-_BODY = struct.Struct("<QQH128s")
+# epoch, counter, server id with its length, at_ns, how
+_BODY = struct.Struct("<QQH128sqB")
 _HEAD_SIZE = len(_MAGIC) + _CRC.size
 _MAX_SERVER_ID = 128
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -68,18 +71,23 @@ _TRIES = 3
 class WatchRecord:
     """What stands in ``ft.watch``: who was alive, and how many probes it had made in its
     activation.
+
+    ``at_ns`` (Unix nanoseconds, 0 from older releases) and ``how`` are for people: when this was
+    written, and in the last record of an owner that stopped how it ends.
     """
 
     epoch: int
     server_id: str
     counter: int
+    at_ns: int = 0
+    how: Ending = Ending.UNSAID
 
     def encode(self) -> bytes:
         """Build the 4,096 bytes of the file."""
         server_id = self.server_id.encode()[:_MAX_SERVER_ID]
-        body = _BODY.pack(self.epoch, self.counter, len(server_id), server_id).ljust(
-            RECORD_SIZE - _HEAD_SIZE, b"\0"
-        )
+        body = _BODY.pack(
+            self.epoch, self.counter, len(server_id), server_id, self.at_ns, self.how
+        ).ljust(RECORD_SIZE - _HEAD_SIZE, b"\0")
         return _MAGIC + _CRC.pack(zlib.crc32(body)) + body
 
 
@@ -89,17 +97,34 @@ def decode_watch(data: bytes) -> WatchRecord | None:
         return None
     if _CRC.unpack_from(data, len(_MAGIC))[0] != zlib.crc32(data[_HEAD_SIZE:]):
         return None
-    epoch, counter, size, server_id = _BODY.unpack_from(data, _HEAD_SIZE)
-    return WatchRecord(epoch, server_id[:size].decode("utf-8", "replace"), counter)
+    epoch, counter, size, server_id, at_ns, how = _BODY.unpack_from(data, _HEAD_SIZE)
+    name = server_id[:size].decode("utf-8", "replace")
+    return WatchRecord(epoch, name, counter, at_ns, Ending(how))
 
 
 _FAREWELL = 0
 """Probes count from 1."""
 
+_LAST = (1 << 64) - 1
+"""An end that is only told: its owner gives the lock back, which says all that others go by."""
 
-def farewell(epoch: int, server_id: str) -> bytes:
+
+def farewell(epoch: int, server_id: str, at_ns: int = 0, how: Ending = Ending.UNSAID) -> bytes:
     """What the owner of ``epoch`` writes when it stops without having had the lock."""
-    return WatchRecord(epoch, server_id, _FAREWELL).encode()
+    return WatchRecord(epoch, server_id, _FAREWELL, at_ns, how).encode()
+
+
+def last_word(epoch: int, server_id: str, at_ns: int, how: Ending) -> bytes:
+    """What the owner of ``epoch`` writes before it gives the lock back."""
+    return WatchRecord(epoch, server_id, _LAST, at_ns, how).encode()
+
+
+def departure(data: bytes | None) -> Departure | None:
+    """The last sign of life in ``ft.watch``; ``None`` if there is none with a time."""
+    record = decode_watch(data) if data else None
+    if record is None or not record.at_ns:
+        return None
+    return Departure(record.epoch, record.at_ns, record.how)
 
 
 def is_farewell(data: bytes, epoch: int) -> bool:
@@ -147,7 +172,9 @@ class Probe:
         server_id: str,
         look: Callable[[], None],
         locker: BaseLocker | None = None,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._wall_ns = wall_ns
         self._disk = disk
         self._root_fd = root_fd
         self._owner = owner
@@ -243,7 +270,9 @@ class Probe:
         if self._fd is None:
             return False
         self._counter += 1
-        record = WatchRecord(self._owner.identity[0], self._server_id, self._counter)
+        record = WatchRecord(
+            self._owner.identity[0], self._server_id, self._counter, self._wall_ns()
+        )
         self._disk.pwrite(self._fd, record.encode(), 0)
         # Always something new: a second sync with nothing to write would say that all is well.
         self._disk.fdatasync(self._fd)

@@ -192,7 +192,7 @@ function show(base, data) {
   $("#title").textContent = name;
   const epoch = node.holder_epoch ? `, epoch ${node.holder_epoch}` : "";
   const other = node.serving ? null : data.members.find((member) => member.present && member.state === "FT_ACTIVE" && member.server !== node.server);
-  const state = node.serving ? `${node.host} serves${epoch}` : other ? `${other.host} serves${epoch}, but its pages do not answer here; ${node.host}: ${node.phase}` : `${node.host}: ${node.phase}${epoch}`;
+  const state = node.serving ? `${node.name || node.host} serves${epoch}` : other ? `${other.name || other.host} serves${epoch}, but its pages do not answer here; ${node.name || node.host}: ${node.phase}` : `${node.name || node.host}: ${node.phase}${epoch}`;
   verdict(found.health, state, [["Members", `${found.present} of ${found.expected}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
   $("#through").textContent = `${base === home ? "this member" : `seen through ${new URL(base).host}`}, up ${span(node.uptime)}${node.probe_age !== null && node.probe_age > 5 ? `, storage silent for ${span(node.probe_age)}` : ""}`;
   $("#version").textContent = `ftstan ${node.version}`;
@@ -201,9 +201,9 @@ function show(base, data) {
   const members = data.members.length ? [...data.members] : [{ ...node, monitor: base, present: true, lag_messages: -1 }];
   members.sort((a, b) => b.present - a.present || (a.state > b.state) - (a.state < b.state));
   fill("#group", members.map((member) => h("tr", { class: member.present ? null : "absent" },
-    cell("name", "", member.host, " ", h("code", {}, member.server)), note(standing(member)), cell("wrap", "Doing", doing(member)),
+    cell("name", "", member.name || member.host, " ", member.name && member.name !== member.host ? h("span", { class: "where" }, member.host) : h("code", {}, member.server)), note(standing(member)), cell("wrap", "Doing", doing(member)),
     cell("n", behind(member) && "Behind", behind(member)), cell("", "Version", member.version || "–"),
-    cell("", "Pages", member.monitor ? h("a", { href: `${member.monitor}/dashboard`, rel: "noreferrer", "aria-label": `Dashboard of ${member.host}` }, new URL(member.monitor).host) : "–"))), "", 6);
+    cell("", "Pages", member.monitor ? h("a", { href: `${member.monitor}/dashboard`, rel: "noreferrer", "aria-label": `Dashboard of ${member.name || member.host}` }, new URL(member.monitor).host) : "–"))), "", 6);
 
   const free = data.room ? [bytes(data.room.free_bytes), data.room.free_bytes * 10 < data.room.total_bytes ? "warn" : ""] : ["–", ""];
   $("#totals dl").replaceChildren(...[["Channels", short.format(totals.channels)], ["Messages", short.format(totals.msgs)], ["Size", bytes(totals.bytes)], ["Clients", short.format(totals.clients)],
@@ -224,7 +224,7 @@ function show(base, data) {
 
   $("#takeovers ol").replaceChildren(...data.epochs.map((entry, i) => h("li", i ? {} : { class: "now" }, h("b", {}, `${entry.epoch}`), h("span", { class: "why" }, entry.cause),
     h("time", { datetime: new Date(entry.since_ms).toISOString() }, new Date(entry.since_ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" })),
-    h("span", { class: "where" }, entry.host, " ", h("code", {}, entry.server)), h("span", { class: "where" }, span((entry.until_ms || Math.max(data.now_ms, entry.since_ms)) / 1000 - entry.since_ms / 1000)))));
+    h("span", { class: "where", title: `${entry.host}, server ${entry.server}` }, entry.name || entry.host, " ", entry.name ? "" : h("code", {}, entry.server)), h("span", { class: "where" }, span((entry.until_ms || Math.max(data.now_ms, entry.since_ms)) / 1000 - entry.since_ms / 1000)))));
   if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, "None"));
 }
 function lost() {

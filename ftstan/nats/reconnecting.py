@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import nats.errors
@@ -29,6 +30,15 @@ RECONNECT_WAIT_S: Final = 0.25
 CONNECT_WITHIN_S: Final = 2
 PING_EVERY_S: Final = 5
 FAILURES: Final = (nats.errors.Error, NatsError, OSError, TimeoutError)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # nats-py puts TLS under streams that asyncio made without it: at the end of each connection
+    # asyncio says so, although nothing follows from it.
+    return "eof_received()" not in record.getMessage()
+
+
+logging.getLogger("asyncio").addFilter(_is_news)
 
 
 class OneClient(Client):

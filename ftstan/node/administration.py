@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from ftstan.admin.keys import MAX_GRACE_S, fingerprint, rotate_key_at
 from ftstan.admin.protocol import Answer, Request, Verb
 from ftstan.base.errors import FencedError, RefusedError, StoreError
 from ftstan.broker import managing, views
@@ -64,6 +66,8 @@ class Administration:
             case Verb.DRAIN:
                 self._begin_drain()
                 return Answer(ok=True, note="draining")
+            case Verb.ROTATE:
+                return await self._rotate(request.grace_s)
             case Verb.CHANNELS:
                 return await self._list(request, views.channel_names, managing.channel_rows)
             case Verb.CLIENTS:
@@ -78,6 +82,43 @@ class Administration:
             case Verb.SUBS:
                 return await self._subs(request)
         return await self._channel(request, name)
+
+    async def _rotate(self, grace_s: int) -> Answer:
+        """Replace the key of the administrators, as the owner of the datastore."""
+        node = self._node
+        owner = node.owner
+        path = node.options.admin_key
+        if not 0 <= grace_s <= MAX_GRACE_S:
+            raise RefusedError(
+                f"a former key cannot count for {grace_s} s",
+                hint=f"give at most {MAX_GRACE_S // 86_400} days",
+            )
+        if owner is None:
+            now_ns = node.clock.wall_ns()
+            work = partial(rotate_key_at, path, grace_s=grace_s, now_ns=now_ns)
+        elif owner.present is None:
+            raise RefusedError(
+                "only the server that owns the datastore can replace its key",
+                hint="ask the active server: ftstanctl ft status names it",
+            )
+        else:
+            work = partial(owner.rotate_key, grace_s)
+        try:
+            keys = await within(node, _WITHIN_S, work)
+        except FencedError as error:
+            node.fenced(error)
+        assert keys.current is not None
+        row = {
+            "key": fingerprint(keys.current),
+            "old": fingerprint(keys.old) if keys.old is not None else "",
+            "old_until_ns": keys.old_until_ns,
+        }
+        until = (
+            f"the former one ({row['old']}) counts for {grace_s} s more"
+            if keys.old is not None
+            else "the former one counts no more"
+        )
+        return Answer(ok=True, rows=(row,), note=f"the key is {row['key']} now, {until}")
 
     async def _channel(self, request: Request, name: bytes) -> Answer:
         """Carry out a request about one channel."""

@@ -127,8 +127,17 @@ class GroupPart(Protocol):
         """Why storage refused the last activation."""
         ...
 
+    @property
+    def switchover_at_ns(self) -> int:
+        """When this owner is to hand over (Unix nanoseconds), 0 for no such plan."""
+        ...
+
     async def switchover(self, to: str = "") -> str:
         """Hand over to a standby; returns its server id. Raises ``FtstanError``."""
+        ...
+
+    def plan_switchover(self, to: str, at_ns: int) -> None:
+        """Hand over later; ``at_ns`` 0 or less ends the plan. Raises ``RefusedError``."""
         ...
 
     def pause(self) -> None:
@@ -291,6 +300,8 @@ class Context:
         self.started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
         self.stop_signal = 0
+        self.hands_over = False
+        """Whether the stop is a switchover that somebody asked for."""
         self.stopping = asyncio.Event()
         self._no_more = threading.Event()
         """The same for the data plane's thread."""
@@ -332,11 +343,13 @@ class Context:
         self._end()
 
     def request_handover(self, successor: str) -> None:
-        """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is
-        started again.
+        """Stop cleanly in favour of the member ``successor``, by its name.
+
+        Ends as a node that stands by when it is started again.
         """
         log.stream.info(f"ft: switchover: handing over to server {successor}")
         self._exit_status = EXIT_FENCED
+        self.hands_over = True
         self._end()
 
     def fail(self, error: FtstanError) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.base import log
@@ -27,7 +28,7 @@ from ftstan.config.units import SECOND
 from ftstan.ft import active as act
 from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
-from ftstan.ft.epoch_records import Cause
+from ftstan.ft.epoch_records import Cause, why_taken
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.lock_attempt import attempt, see_store
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, not_mixed_line, too_slow_line, word_of
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import FtOptions, LinkOptions
     from ftstan.ft.epoch import Activation
+    from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
@@ -60,7 +62,15 @@ _LOG = {
     sb.Level.ERROR: log.stream.error,
 }
 _LOCAL_POLL_S = 0.05
+#: A takeover is told when the first publish was answered, or after so long without one.
+_FIRST_ACK_WITHIN_S = 10.0
+_LOOK_FOR_ACK_S = 0.05
 _NETWORK_POLL_S = 0.5
+
+
+def _time(ns: int) -> str:
+    at = dt.datetime.fromtimestamp(ns // 1_000_000_000, tz=dt.UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
@@ -121,6 +131,13 @@ class FtGroup:
         self._unexpected = RateLimit()
         self._active: act.Active | None = None
         self._activation: Activation | None = None
+        self._suspected_at: float | None = None
+        """Since when (seconds) nobody is heard, and the lock is tried for that."""
+        self._tried_at = 0.0
+        self._steered = False
+        """Whether an operator has paused or resumed this process: what is kept is older."""
+        self.switchover_at_ns = 0
+        self._plan: asyncio.Task[None] | None = None
         self.trouble = ""
         """Why storage refused the last activation."""
         self._timer: asyncio.TimerHandle | None = None
@@ -215,6 +232,7 @@ class FtGroup:
         if self._active is not None:
             self._drive(self._active.handle(sb.HeartbeatHeard(beat), self._now()))
             return
+        self._suspected_at = None
         self._event(sb.HeartbeatHeard(beat))
         if beat.is_ours and beat.epoch != self._heard_epoch:
             # The owner has raised its epoch, perhaps because the operator switched the mixed group
@@ -294,6 +312,9 @@ class FtGroup:
                 case sb.Log(level, text):
                     _LOG[level](text)
                 case sb.TryLock():
+                    self._tried_at = self._now()
+                    if action.suspicious and self._suspected_at is None:
+                        self._suspected_at = self._tried_at
                     self._spawn(self._try_lock(action))
                 case sb.ReadStore():
                     self._spawn(self._read_store())
@@ -322,12 +343,39 @@ class FtGroup:
         task.add_done_callback(self._tasks.discard)
 
     async def _try_lock(self, ask: sb.TryLock) -> None:
-        done = await self._node.call(lambda: attempt(self._owner, ask))
+        def work() -> tuple[sb.TryDone, bool]:
+            done = attempt(self._owner, ask)
+            # The directory may be another one than at the start: one with a pause gives it back.
+            return done, done.result is sb.TryResult.GRANTED and self._finds_pause()
+
+        done, paused = await self._node.call(work)
         self._tries[done.result] += 1
+        if paused:
+            self._pause_found()
         self._event(done)
 
     async def _read_store(self) -> None:
-        self._event(await self._node.call(lambda: see_store(self._owner)))
+        seen, paused = await self._node.call(lambda: (see_store(self._owner), self._finds_pause()))
+        if paused:
+            self._pause_found()
+        self._event(seen)
+
+    def _finds_pause(self) -> bool:
+        """On the data plane's thread: whether the datastore keeps a pause that was not ended."""
+        if self._steered or self._standby.paused:
+            return False
+        with contextlib.suppress(StoreError):
+            return self._owner.is_paused()
+        return False
+
+    def _pause_found(self) -> None:
+        if self._steered or self._standby.paused:
+            return
+        self._event(sb.Paused())
+        log.stream.warning(
+            f"ft: this member ({self._owner.name}) is paused since before its start, and will not "
+            f"become active; to end that, run: ftstanctl ft resume {self._owner.name}"
+        )
 
     async def _release(self) -> None:
         await self._node.call(self._owner.release)
@@ -358,6 +406,8 @@ class FtGroup:
         self._warm.stop()
         node.owns = True
         cause, after = self._handover.cause_of(cause, after)
+        suspected = self._tried_at if self._suspected_at is None else self._suspected_at
+        former = self._owner.holder
         try:
             heard = self._standby.heard_under
             activation = await node.call(
@@ -403,6 +453,30 @@ class FtGroup:
             self._handover.opens = False
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
         self._spawn(self.peers.tell(activation))
+        if activation.cause is not Cause.FIRST_START:
+            self._spawn(self._tell_takeover(activation, former, suspected))
+
+    async def _tell_takeover(
+        self, activation: Activation, former: EpochRecord | None, suspected: float
+    ) -> None:
+        """One line for people: which epoch, why, after whom, and how long publishers waited."""
+        served = self._now()
+        while (serving := self._node.plane.serving) is not None:
+            acked = serving.first_ack_at
+            if acked is not None or self._now() - served > _FIRST_ACK_WITHIN_S:
+                why = why_taken(activation.cause, activation.after, activation.left)
+                waited = (
+                    f"serving after {(served - suspected) * 1e3:.0f} ms, no publish came within "
+                    f"{_FIRST_ACK_WITHIN_S:g} s"
+                    if acked is None
+                    else f"first ack {(acked - suspected) * 1e3:.0f} ms after suspicion"
+                )
+                log.stream.info(
+                    f"ft: takeover: epoch {activation.epoch}, cause: {why}, predecessor: "
+                    f"{former.describe() if former is not None else 'none'}, {waited}"
+                )
+                return
+            await asyncio.sleep(_LOOK_FOR_ACK_S)
 
     @property
     def warm_lag(self) -> WarmLag | None:
@@ -462,12 +536,14 @@ class FtGroup:
     # ----------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Do not take over until ``resume``; a restart forgets it."""
+        """Do not take over until ``resume``."""
+        self._steered = True
         self._event(sb.Paused())
         log.stream.info("ft: paused by the operator")
 
     def resume(self) -> None:
         """Take over again when it is time."""
+        self._steered = True
         self._event(sb.Resumed())
         log.stream.info("ft: resumed by the operator")
 
@@ -498,10 +574,10 @@ class FtGroup:
             raise no_successor(to)
         if to and successor != to:
             raise RefusedError(
-                f"this server hands over to {successor} already",
+                f"this server hands over to {self._handover.successor_name} already",
                 hint="see ftstanctl ft status for who takes over",
             )
-        self._node.request_handover(successor)
+        self._node.request_handover(self._handover.successor_name)
         return successor
 
     @property
@@ -513,6 +589,38 @@ class FtGroup:
         if self._activation is None:
             return None
         return self._handover.asked_ago(self._activation.predecessor[0])
+
+    def plan_switchover(self, to: str, at_ns: int) -> None:
+        """Hand over to ``to`` at ``at_ns`` (Unix nanoseconds); 0 or less: not any more.
+
+        The plan is in the memory of this owner, and ends with it. Raises ``RefusedError`` if there
+        is no plan to end.
+        """
+        if self._plan is None and at_ns <= 0:
+            raise RefusedError("no switchover is planned", hint="see ftstanctl ft status")
+        if self._plan is not None:
+            self._plan.cancel()
+            self._plan = None
+        self.switchover_at_ns = max(at_ns, 0)
+        if at_ns <= 0:
+            log.stream.info("ft: the planned switchover was cancelled by the operator")
+            return
+        log.stream.info(f"ft: switchover planned for {_time(at_ns)}{f' to {to}' if to else ''}")
+        self._plan = tasks.aside(self._switch_later(to, at_ns), "planned switchover")
+
+    async def _switch_later(self, to: str, at_ns: int) -> None:
+        # In small steps: the wall clock decides, and may be set.
+        while (left := (at_ns - self._node.clock.wall_ns()) / 1e9) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(left, 1.0))
+        self.switchover_at_ns = 0
+        self._plan = None
+        try:
+            await self.switchover(to)
+        except FtstanError as error:
+            log.stream.error(
+                f"ft: the planned switchover was not carried out: {error.text}"
+                + (f"; {error.hint}" if error.hint else "")
+            )
 
     async def finish_takeover(self) -> None:
         """Before a stop: let a takeover go on until what was kept is answered.
@@ -564,6 +672,8 @@ class FtGroup:
 
     async def close(self) -> None:
         """End the connection."""
+        if self._plan is not None:
+            self._plan.cancel()
         self._warm.stop()
         for task in list(self._tasks):
             task.cancel()

@@ -16,6 +16,7 @@ from ftstan.base import log
 from ftstan.base.errors import NatsError, RefusedError
 from ftstan.base.states import NodeState
 from ftstan.broker.lines import publish_rows
+from ftstan.config.member import member_name
 from ftstan.ft.deadlines import FINISH_S
 from ftstan.ft.epoch_records import Cause
 from ftstan.ft.handover import (
@@ -81,6 +82,8 @@ class Handover:
         self._searches = 0
         self.successor = ""
         """Server id of the member that was chosen to follow us; empty while there is none."""
+        self.successor_name = ""
+        """The same for people."""
         self._taken: TakenElsewhere | None = None
         self._named: Leaving | Took | None = None
         """What named another member last, so that we hold back."""
@@ -234,6 +237,7 @@ class Handover:
                     == (asked.epoch, asked.store_id, asked.search)
                     and asked.to in {"", message.server_id}
                 ):
+                    self.successor_name = message.name or message.server_id
                     self._found.set_result(message.server_id)
             case Took():
                 return self._took(message)
@@ -331,7 +335,15 @@ class Handover:
             if self._taken is taken:
                 self._since = node.clock.mono()
             await self._send(
-                encode(Subscribed(node.server_id, leaving.epoch, leaving.store_id, leaving.search))
+                encode(
+                    Subscribed(
+                        node.server_id,
+                        leaving.epoch,
+                        leaving.store_id,
+                        leaving.search,
+                        member_name(node.options),
+                    )
+                )
             )
             async with asyncio.timeout(TOOK_WITHIN_S):
                 await self._whole.wait()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan.admin.keys import read_key_at
-from ftstan.base.errors import FencedError, RefusedError
+from ftstan.admin.keys import read_keys_at
+from ftstan.base.errors import FencedError, RefusedError, StoreError
 from ftstan.base.states import NodeState
 from ftstan.config.limits import changes
 from ftstan.config.validation import check_limits
@@ -20,6 +20,7 @@ from ftstan.node.within import within
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from ftstan.admin.keys import Keys
     from ftstan.admin.protocol import Answer, EpochEntry, Request
     from ftstan.base.states import NodeStatus
     from ftstan.config.options import StoreLimits
@@ -63,21 +64,21 @@ class NodeMember:
         owner = self._owner()
         return history_of(await self._within(_READ_WITHIN_S, lambda: owner.read_records(count)))
 
-    async def read_key(self) -> bytes | None:
-        """The key of the group, or of a server without a datastore.
+    async def read_keys(self) -> Keys:
+        """The keys of the group, or of a server without a datastore.
 
         Raises ``RefusedError`` and ``StoreError``.
         """
         node = self._node
         if node.owner is not None:
-            return await self._within(_READ_WITHIN_S, node.owner.read_key)
+            return await self._within(_READ_WITHIN_S, node.owner.read_keys)
         path = node.options.admin_key
         if not path:
             raise RefusedError(
                 "this server has no key: its store is in memory",
                 hint="start it with -admin_key and a file's path",
             )
-        return await self._within(_READ_WITHIN_S, lambda: read_key_at(path))
+        return await self._within(_READ_WITHIN_S, lambda: read_keys_at(path))
 
     async def administer(self, request: Request) -> Answer:
         """What is about this server and what it serves.
@@ -96,6 +97,20 @@ class NodeMember:
         """Hand over. Raises ``RefusedError`` unless this node serves and the successor is another
         one.
         """
+        self._check_active(to)
+        await self._group().switchover(to)
+
+    async def plan_switchover(self, to: str, at_ns: int) -> None:
+        """Hand over at ``at_ns`` (Unix nanoseconds); 0 or less: not any more.
+
+        Raises ``RefusedError`` as ``switchover``, and for a time that is over.
+        """
+        self._check_active(to)
+        if 0 < at_ns <= self._node.clock.wall_ns():
+            raise RefusedError("that time is over", hint="leave out --at to switch over now")
+        self._group().plan_switchover(to, at_ns)
+
+    def _check_active(self, to: str) -> None:
         node = self._node
         if node.stopping.is_set():
             raise RefusedError(
@@ -114,20 +129,31 @@ class NodeMember:
             raise RefusedError(
                 "this server is still recovering", hint="wait until it serves, then ask again"
             )
-        await self._group().switchover(to)
 
-    async def pause(self) -> None:
-        """Hold back. Raises ``RefusedError`` on the active."""
+    async def pause(self, by: str) -> None:
+        """Hold back, also after a restart. Raises ``RefusedError`` on the active.
+
+        Raises ``StoreError``: it holds back until its restart.
+        """
         if self._node.role is NodeState.ACTIVE:
             raise RefusedError(
                 "this server is active, and only a standby can be paused",
                 hint="run ftstanctl ft switchover first, then pause it",
             )
         self._group().pause()
+        line = f"paused by {by or 'an operator'}"
+        await self._keep(lambda: self._owner().keep_pause(line), "paused until it restarts")
 
     async def resume(self) -> None:
-        """Take part again."""
+        """Take part again. Raises ``StoreError``: until its restart."""
         self._group().resume()
+        await self._keep(self._owner().end_pause, "resumed until it restarts")
+
+    async def _keep(self, work: Callable[[], None], done: str) -> None:
+        try:
+            await self._within(_READ_WITHIN_S, work)
+        except StoreError as error:
+            raise StoreError(f"{done}: {error.text}", hint=error.hint) from error
 
     async def set_mixed(self, *, on: bool) -> None:
         """Record the operator's word in an epoch of its own.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.config.options import LinkOptions, ServerOptions
+    from ftstan.ft.epoch_records import Ending
     from ftstan.nats.link import Link
     from ftstan.node.admin_listener import AdminListener
     from ftstan.node.context import MonitorPart
@@ -566,9 +568,23 @@ class Node(Context):
         self._abandon()
         active = self.owner is not None and serving is not None
         self.protection.disown()
+        if self.owner is not None and active:
+            self.owner.ending = self._ending()
         if self._access is not None:
             self._access.close()
         return active
+
+    def _ending(self) -> Ending:
+        # Late: a server that owns no directory needs nothing of it.
+        from ftstan.ft.epoch_records import Ending  # noqa: PLC0415
+
+        if self.handlers.draining:
+            return Ending.DRAIN
+        if self.hands_over:
+            return Ending.SWITCHOVER
+        if self.stop_signal == signal.SIGTERM:
+            return Ending.SIGTERM
+        return Ending.SIGINT if self.stop_signal == signal.SIGINT else Ending.BY_ITSELF
 
     def _end_link(self) -> None:
         if self.link is not None:

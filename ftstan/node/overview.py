@@ -217,6 +217,7 @@ def _epoch(entry: EpochEntry) -> dict[str, object]:
     return {
         "epoch": entry.epoch,
         "server": entry.server,
+        "name": entry.name,
         "host": entry.host,
         "since_ms": entry.since_ns // _MILLI,
         "until_ms": entry.until_ns // _MILLI,

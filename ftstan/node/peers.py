@@ -145,4 +145,5 @@ def _member(status: NodeStatus) -> digest.Member:
         status.version,
         lag.messages if lag is not None else -1,
         lag.seconds if lag is not None else -1.0,
+        name=status.name,
     )

@@ -93,6 +93,8 @@ class Serving:
 
         Other threads read it.
         """
+        self.first_ack_at: float | None = None
+        """When (seconds) the first publish was answered.  Other threads read it."""
         self.commits = Histogram()
         """Seconds from a batch's first publish until it is durable and confirmed."""
         self.reconnects = 0
@@ -487,8 +489,11 @@ class Serving:
         self.store.write_events()
         if self.store.acks_wait:
             self._catch_up_at = min(self._catch_up_at, self._clock.mono() + _GATHER_S)
-        if published and self._awake is not None:
-            self._awake.end()
+        if published:
+            if self.first_ack_at is None:
+                self.first_ack_at = self._clock.mono()
+            if self._awake is not None:
+                self._awake.end()
 
     def _emit(self) -> None:
         broker = self.broker

@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.states import Lag, NodeState, NodeStatus, Phase, Recovery
+from ftstan.config.member import member_name
 from ftstan.version import __version__
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class StatusSource:
             trouble=group.trouble if group is not None and phase is Phase.BACKING_OFF else "",
             storage_late=(group is not None and group.activated and not node.protection.may_beat),
             recovery=self._recovery,
+            name=member_name(node.options),
+            switchover_at_ns=group.switchover_at_ns if group is not None else 0,
         )
 
     async def refreshed(self) -> NodeStatus:

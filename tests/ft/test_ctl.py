@@ -38,6 +38,11 @@ def id_of(server: Server) -> str:
     return name
 
 
+def name_of(server: Server) -> str:
+    """What a member is called that has no name of its own, and external NATS servers."""
+    return f"{socket.gethostname()}:{server.monitor}"
+
+
 def ask(nats: Nats, server_id: str, payload: bytes) -> Answer:
     """Send a request as anybody on NATS can."""
     answer = NatsConnection(nats.port).request(control_subject(CLUSTER, server_id), payload)
@@ -97,9 +102,12 @@ def test_status_shows_every_member_and_says_that_the_pair_is_healthy(stage: Stag
     table = operator.ft("status", "--expect", "2", "--timeout", "60")
     assert table.status == 0
     assert table.out.splitlines()[-1] == "healthy"
-    assert table.out.split()[:4] == ["SERVER", "HOST", "PID", "STATE"]
-    assert id_of(a) in table.out
-    assert id_of(b) in table.out
+    assert table.out.split()[:4] == ["MEMBER", "ROLE", "HOST", "EPOCH"]
+    wide = operator.ft("status", "--wide", "--expect", "2", "--timeout", "60").out
+    for node, server in ((active, a), (standby, b)):
+        assert node["name"] == name_of(server)
+        assert name_of(server) in table.out
+        assert id_of(server) in wide
 
 
 def test_status_says_what_is_missing_and_when_nobody_serves(stage: Stage) -> None:
@@ -125,6 +133,7 @@ def test_who_cannot_ask_is_told_why_with_status_3(stage: Stage) -> None:
     assert (gone.status, gone.out) == (3, "")
     assert "connection refused" in gone.err
     assert "hint: check --server (or FTSTAN_SERVER)" in gone.err
+    assert "--dir DATASTORE looks at the datastore instead" in gone.err
     assert Operator(nats.url, group="another").ft("status").status == 2
     assert run("ft", "status", "--server", nats.url).status == 3
     for words in (
@@ -257,10 +266,7 @@ def test_a_paused_standby_does_not_take_over_until_it_is_resumed(stage: Stage) -
     a, b = stage.pair_on(nats)
     operator = Operator(nats.url, stage.store)
     standby = id_of(b)
-    assert (
-        operator.change("pause", standby[:8]).out
-        == f"{standby} on {socket.gethostname()}: paused by the operator\n"
-    )
+    assert operator.change("pause", standby[:8]).out == f"{name_of(b)}: paused by the operator\n"
     degraded = operator.status()
     assert degraded.status == 1
     assert degraded.json["problems"][0] == "no standby could take over"
@@ -398,7 +404,7 @@ def test_history_tells_who_why_and_how_long_from_the_active_and_from_the_directo
     assert (here.status, here.json["epochs"]) == (0, epochs)
     two = run("ft", "history", "--dir", str(stage.store), "--count", "2")
     assert [line.split()[0] for line in two.out.splitlines()] == ["EPOCH", "3", "2"]
-    assert "released by its owner (epoch 1)" in two.out
+    assert "stopped (SIGTERM) (epoch 1)" in two.out
 
 
 # ---- mixed
@@ -446,12 +452,11 @@ def test_mixed_is_recorded_in_the_directory_when_nobody_serves_and_never_beside_
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)
     a.wait_until_active()
-    holder = id_of(a)
     # Asked through another NATS server, nobody seems to serve; the lock knows better.
     elsewhere = Operator(f"nats://127.0.0.1:{free_ports(1)[0]}", stage.store)
     busy = elsewhere.change("mixed", "on")
     assert busy.status == 3
-    assert f"is in use by epoch 1 of server {holder}" in busy.err
+    assert f"is in use by epoch 1 of server {name_of(a)}" in busy.err
     a.kill()
     assert elsewhere.change("mixed", "on").out == "mixed group: on, recorded with epoch 2\n"
     assert owner_of(stage.store).ft_mixed
@@ -558,7 +563,7 @@ def test_every_page_answers_while_the_active_recovers_and_again_and_again(stage:
     said = Operator(nats.url, stage.store).status()
     assert (said.status, said.json["problems"][0]) == (
         2,
-        f"nobody serves; {id_of(a)} on {socket.gethostname()} is recovering",
+        f"nobody serves; {name_of(a)} is recovering",
     )
     refused = Operator(nats.url, stage.store).change("switchover")
     assert (refused.status, "is recovering" in refused.err) == (2, True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,10 @@ def test_the_owner_names_its_successor_and_every_publish_that_it_took_meanwhile(
     assert observer.heard[0] == Leaving(owner.server_id, owner.epoch, owner.store_id, PUBLISHES)
     # It is asked for until somebody answers: a standby that has just started may not have heard it.
     answers = [message for message in observer.heard if not isinstance(message, Leaving)]
-    assert answers[0] == Subscribed(b.serverz()["server_id"], owner.epoch, owner.store_id)
+    name = f"{socket.gethostname()}:{b.monitor}"
+    assert answers[0] == Subscribed(
+        b.serverz()["server_id"], owner.epoch, owner.store_id, name=name
+    )
     assert (took.successor, took.part, took.parts) == (b.serverz()["server_id"], 0, 1)
     b.wait_until_active()
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,16 @@ from ftstan.embed import StanServer
 from tests.certificates import Certificates, replace_pair
 from tests.ft.client import StanClient
 from tests.ft.operator import Operator
-from tests.processes import CLUSTER, GROUP, HOST, PATIENCE_S, READY, free_ports, until
+from tests.processes import (
+    CLUSTER,
+    GROUP,
+    HOST,
+    PATIENCE_S,
+    READY,
+    ROOT,
+    free_ports,
+    until,
+)
 
 if TYPE_CHECKING:
     from tests.certificates import Pair
@@ -407,3 +418,31 @@ def test_embedded_servers_route_to_each_other_through_tls_and_take_over(
             first.stop()
             until(lambda: second.is_serving, "the second to serve")
             client.publish(b"foo", b"2")
+
+
+def test_no_command_over_tls_prints_what_asyncio_says_about_its_streams(
+    stage: Stage, certificates: Certificates
+) -> None:
+    nats = stage.nats(settings=certificates.server_lines(verify=True))
+    server = stage.file_server("server", "-ns", nats.url, *client_flags(certificates))
+    server.wait_for(READY)
+    pair = certificates.client
+    flags = ["--server", nats.url, "--cluster", CLUSTER, "--tlsca", certificates.ca.cert]
+    flags += ["--tlscert", pair.cert, "--tlskey", pair.key]
+    for words in (
+        ["pub", "foo", "text"],
+        ["sub", "foo", "--first", "--count", "1"],
+        ["server", "ls"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-m", "ftstan.cli.ctl", *words, *flags],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert (done.returncode, "eof_received" in done.stderr) == (0, False), done
+    nats.kill()
+    server.wait_for("has been disconnected")
+    assert "eof_received" not in server.text()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import MAX_HISTORY
 from ftstan.cli import contexts
-from ftstan.cli.words.servers import add_key_options, count, seconds
+from ftstan.cli.words.servers import add_key_options, count, moment, seconds
 
 if TYPE_CHECKING:
     import argparse
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _COMMANDS = (
     ("status", "show each member, and whether the group is healthy"),
     ("switchover", "hand over to a standby, and wait until it serves"),
-    ("pause", "keep a standby from taking over, until resume or its restart"),
+    ("pause", "keep a standby from taking over, until resume; a restart does not end it"),
     ("resume", "end a pause"),
     ("history", "show who owned the datastore, since when, and why"),
     ("mixed", "say whether original servers may be members"),
@@ -32,11 +32,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
     added["status"].add_argument(
         "--expect", type=count, default=0, metavar="N", help="how many members there are"
     )
+    added["status"].add_argument(
+        "--wide", action="store_true", help="every column; a table of 80 characters without"
+    )
+    added["status"].add_argument(
+        "--watch",
+        type=seconds,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="show it again and again, until interrupted (default every 2)",
+    )
+    added["status"].add_argument(
+        "--dir", metavar="DIR", help="look at the datastore, and ask nobody: for when NATS is down"
+    )
+    added["switchover"].add_argument(
+        "--at",
+        type=moment,
+        default=0,
+        metavar="TIME",
+        help="when: 03:00, 2026-11-28T03:00 (local time unless it ends in Z), or +2h",
+    )
+    added["switchover"].add_argument(
+        "--cancel", action="store_true", help="end what was planned with --at"
+    )
     added["switchover"].add_argument(
         "--to",
         default="",
         metavar="NODE",
-        help="the successor: its server id or the beginning of it, or its host",
+        help="the successor: its name, its server id or the beginning of it, or its host",
     )
     added["switchover"].add_argument(
         "--wait",
@@ -64,6 +88,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     for verb in ("switchover", "pause", "resume", "mixed"):
         add_key_options(added[verb])
+    for verb in ("switchover", "pause"):
+        added[verb].add_argument("--yes", action="store_true", help="do not ask on a terminal")
 
 
 def _common(parser: argparse.ArgumentParser) -> None:

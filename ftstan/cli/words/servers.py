@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from typing import TYPE_CHECKING
 
 from ftstan.admin.keys import KEY_NAME
+from ftstan.base.errors import ConfigError
+from ftstan.config.units import parse_duration
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +54,34 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(text: str) -> int:
+    """A duration such as ``90s`` or ``2h`` from the command line, in nanoseconds."""
+    try:
+        return parse_duration(text)
+    except ConfigError as error:
+        raise ValueError from error
+
+
+def moment(text: str) -> int:
+    """A time to come from the command line, as Unix nanoseconds.
+
+    ``HH:MM`` is the next time that the clock of this host shows it, ``+`` begins a duration.
+    """
+    now = dt.datetime.now().astimezone()
+    if text.startswith("+"):
+        return round(now.timestamp() * 1e9) + duration(text[1:])
+    clock = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", text, re.ASCII)
+    if clock is not None:
+        at = now.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
+        if at <= now:
+            at += dt.timedelta(days=1)
+    else:
+        at = dt.datetime.fromisoformat(text)
+    return round(at.timestamp() * 1e9)
+
+
 # What argparse calls a wrong value.
 count.__name__ = "number"
+moment.__name__ = "time"
 seconds.__name__ = "duration in seconds"
 sequence.__name__ = "sequence of a message"

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.admin.keys import KEY_NAME, ensure_key, read_key
+from ftstan.admin.keys import (
+    KEY_NAME,
+    Keys,
+    ensure_key,
+    fingerprint,
+    read_key,
+    read_keys,
+    rotate_key,
+)
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import FencedError, StoreError
 from tests.sim.disk import CrashMode, Killed, SimDisk
@@ -144,3 +152,97 @@ def test_neither_a_link_nor_a_pipe_stands_for_the_key(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / KEY_NAME, 0o600)
     with pytest.raises(StoreError, match="cannot be read"):
         read_key(disk, root)
+
+
+# ---- replacing it
+# --------------------------------------------------------------------------------------------------
+
+NEW = bytes([7] * 32)
+NOW_NS = 1_700_000_000_000_000_000
+
+
+def test_after_a_rotation_both_keys_count_until_the_time_that_was_stated(tmp_path: Path) -> None:
+    disk, root = open_store(tmp_path)
+    ensure_key(disk, root, ours, secret=SECRET)
+    done = rotate_key(disk, root, ours, grace_s=60, now_ns=NOW_NS, secret=NEW)
+    found = read_keys(disk, root)
+    assert found == done == Keys(NEW, SECRET, NOW_NS + 60 * 10**9)
+    assert found.accepted(NOW_NS + 60 * 10**9 - 1) == (NEW, SECRET)
+    assert found.accepted(NOW_NS + 60 * 10**9) == (NEW,)
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600
+    # At the next one the oldest of three counts no more, and without grace the former one neither.
+    rotate_key(disk, root, ours, grace_s=60, now_ns=NOW_NS)
+    assert SECRET not in read_keys(disk, root).accepted(NOW_NS)
+    rotate_key(disk, root, ours, grace_s=0, now_ns=NOW_NS)
+    assert len(read_keys(disk, root).accepted(NOW_NS)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [KEY_NAME]
+
+
+def test_wherever_a_rotation_dies_there_is_a_key_and_the_former_one_counts() -> None:
+    finished = False
+    step = 0
+    while not finished:
+        step += 1
+        disk = simulated()
+        root = disk.open_dir("/store")
+        ensure_key(disk, root, ours, secret=SECRET)
+
+        def die(
+            number: int, _call: str, _args: tuple[object, ...], at: int = disk.calls + step
+        ) -> None:
+            if number == at:
+                raise Killed
+
+        disk.on_call = die
+        try:
+            rotate_key(disk, root, ours, grace_s=60, now_ns=NOW_NS, secret=NEW)
+            finished = True
+        except Killed:
+            pass
+        for mode in CrashMode:
+            found = disk.crash(random.Random(step), mode)
+            keys = read_keys(found, found.open_dir("/store"))
+            assert keys.current in ({NEW} if finished else {SECRET, NEW})
+            assert SECRET in keys.accepted(NOW_NS)
+            assert set(keys.accepted(NOW_NS)) <= {SECRET, NEW}
+    assert step > 10
+
+
+def test_who_does_not_own_the_store_replaces_no_key() -> None:
+    disk = simulated()
+    root = disk.open_dir("/store")
+    ensure_key(disk, root, ours, secret=SECRET)
+
+    def fenced() -> None:
+        raise FencedError("not ours")
+
+    for grace_s in (0, 60):
+        with pytest.raises(FencedError):
+            rotate_key(disk, root, fenced, grace_s=grace_s, now_ns=NOW_NS)
+        assert read_keys(disk, root).accepted(NOW_NS) == (SECRET,)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("", 0o600),
+        (SECRET.hex(), 0o600),
+        (f"{SECRET.hex()} until never\n", 0o600),
+        (f"{SECRET.hex()} until 99999999999\n", 0o644),
+    ],
+)
+def test_what_is_no_former_key_is_none(tmp_path: Path, text: str, mode: int) -> None:
+    disk, root = open_store(tmp_path)
+    ensure_key(disk, root, ours, secret=NEW)
+    (tmp_path / f"{KEY_NAME}.old").write_text(text)
+    (tmp_path / f"{KEY_NAME}.old").chmod(mode)
+    assert read_keys(disk, root) == Keys(NEW)
+    (tmp_path / KEY_NAME).unlink()
+    assert read_keys(disk, root).accepted(NOW_NS) == ()
+
+
+def test_a_fingerprint_tells_keys_apart_and_not_what_they_are() -> None:
+    assert fingerprint(SECRET) != fingerprint(NEW)
+    assert len(fingerprint(SECRET)) == 16
+    assert fingerprint(SECRET) not in SECRET.hex()

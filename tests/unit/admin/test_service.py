@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.admin.keys import Keys
 from ftstan.admin.protocol import Answer, EpochEntry, Request, Verb, decode_answer
 from ftstan.admin.service import AdminService
 from ftstan.admin.signing import Recipient, plain, seal
@@ -28,6 +29,8 @@ class FakeMember:
     """A member that notes what it is asked. ``refuses``: its answer to every change."""
 
     key: bytes | None = KEY
+    old: bytes | None = None
+    old_until_ns: int = 0
     done: list[str] = field(default_factory=list)
     reads: int = 0
     refuses: Exception | None = None
@@ -43,8 +46,11 @@ class FakeMember:
     async def switchover(self, to: str) -> None:
         self._do(f"switchover {to}")
 
-    async def pause(self) -> None:
-        self._do("pause")
+    async def plan_switchover(self, to: str, at_ns: int) -> None:
+        self._do(f"plan {to} {at_ns}")
+
+    async def pause(self, by: str) -> None:
+        self._do(f"pause {by}".rstrip())
 
     async def resume(self) -> None:
         self._do("resume")
@@ -60,12 +66,12 @@ class FakeMember:
             rows=({"name": request.name},) if not request.verb.changes else (),
         )
 
-    async def read_key(self) -> bytes | None:
+    async def read_keys(self) -> Keys:
         self.reads += 1
         await asyncio.sleep(0)
         if self.unreadable:
             raise StoreError("storage has not answered for 2s", hint="check the storage")
-        return self.key
+        return Keys(self.key, self.old, self.old_until_ns)
 
     def _do(self, what: str) -> None:
         if self.refuses is not None:
@@ -141,7 +147,8 @@ def test_anybody_may_ask_for_status_and_history() -> None:
     ("request_", "done"),
     [
         (Request(Verb.SWITCHOVER, to="S2"), "switchover S2"),
-        (Request(Verb.PAUSE), "pause"),
+        (Request(Verb.PAUSE), "pause me@here"),
+        (Request(Verb.PLAN, to="S2", at_ns=7), "plan S2 7"),
         (Request(Verb.RESUME), "resume"),
         (Request(Verb.MIXED, on=True), "mixed True"),
         (Request(Verb.MIXED), "mixed False"),
@@ -151,7 +158,7 @@ def test_who_has_the_key_is_obeyed(
     request_: Request, done: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     office = Office()
-    answer = office.ask(Request(request_.verb, to=request_.to, on=request_.on, by="me@here"))
+    answer = office.ask(replace(request_, by="me@here"))
     assert answer == Answer(ok=True, status=STATUS)
     assert office.member.done == [done]
     assert f"ft: asked by me@here for: {request_.verb}" in capfd.readouterr().err
@@ -202,14 +209,14 @@ def test_a_request_that_was_overheard_is_refused_when_it_comes_again() -> None:
     assert office.member.done == ["pause"]
 
 
-def test_a_flood_of_refused_requests_is_a_few_lines_and_a_read_of_the_key_a_second(
+def test_a_flood_of_refused_requests_is_a_few_lines_and_two_reads_of_the_key_a_second(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     office = Office()
     for _ in range(500):
         assert not office.ask(Request(Verb.PAUSE), OTHER_KEY).ok
         office.clock.advance(0.01)
-    assert 1 < office.member.reads <= 6
+    assert 1 < office.member.reads <= 12
     assert len(warnings(capfd)) <= 4
 
 
@@ -222,8 +229,38 @@ def test_a_key_that_was_replaced_opens_nothing_any_more() -> None:
     assert office.ask(Request(Verb.RESUME), OTHER_KEY).ok
     office.member.key = None
     office.clock.advance(1)
-    assert "no admin.key yet" in office.ask(Request(Verb.PAUSE), OTHER_KEY).error
+    assert "there is no admin.key" in office.ask(Request(Verb.PAUSE), OTHER_KEY).error
     assert office.member.done == ["pause", "resume"]
+
+
+def test_the_former_key_counts_until_its_time_and_nothing_unsealed_in_between() -> None:
+    office = Office()
+    assert office.ask(Request(Verb.PAUSE)).ok
+    office.member.key = OTHER_KEY
+    office.member.old = KEY
+    office.member.old_until_ns = office.clock.wall_ns() + 5_000_000_000
+    # At once, although the former key was read within the second.
+    assert office.ask(Request(Verb.RESUME), OTHER_KEY).ok
+    assert office.ask(Request(Verb.PAUSE), KEY).ok
+    for key in (bytes([9] * 32), bytes(range(1, 33))):
+        assert not office.ask(Request(Verb.PAUSE), key).ok
+    assert not office.send(plain(Request(Verb.PAUSE))).ok
+    office.clock.advance(4.9)
+    assert office.ask(Request(Verb.PAUSE), KEY).ok
+    office.clock.advance(0.1)
+    assert not office.ask(Request(Verb.PAUSE), KEY).ok
+    assert office.ask(Request(Verb.PAUSE), OTHER_KEY).ok
+
+
+def test_who_asks_for_what_is_not_there_is_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    office = Office()
+    office.member.refuses = RefusedError('there is no channel "ordres"')
+    answer = office.send(plain(Request(Verb.CHANNEL, name="ordres")))
+    assert (answer.ok, answer.error) == (False, 'there is no channel "ordres"')
+    assert warnings(capfd) == []
+    # What nobody may do is one, as before.
+    assert not office.send(plain(Request(Verb.PAUSE))).ok
+    assert len(warnings(capfd)) == 1
 
 
 def test_a_request_that_comes_while_the_key_is_read_waits_for_it() -> None:
@@ -238,7 +275,7 @@ def test_a_request_that_comes_while_the_key_is_read_waits_for_it() -> None:
 
 
 def test_a_member_without_a_key_says_so() -> None:
-    assert "no admin.key yet" in Office(FakeMember(key=None)).ask(Request(Verb.PAUSE)).error
+    assert "there is no admin.key" in Office(FakeMember(key=None)).ask(Request(Verb.PAUSE)).error
 
 
 def test_storage_that_does_not_answer_is_an_answer(capfd: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,9 @@ def sealed(
 def opened(
     payload: bytes, seals: RequestVerifier | None = None, *, key: bytes | None = KEY, now: int = NOW
 ) -> Request:
-    return (seals or RequestVerifier(ME)).open(payload, key=key, now_ns=now)
+    return (seals or RequestVerifier(ME)).open(
+        payload, keys=() if key is None else (key,), now_ns=now
+    )
 
 
 def test_a_request_with_the_groups_key_is_taken() -> None:
@@ -65,7 +67,7 @@ def test_another_groups_key_is_refused() -> None:
 
 
 def test_a_group_without_a_key_obeys_nobody() -> None:
-    with pytest.raises(match=r"no admin\.key yet"):
+    with pytest.raises(match=r"there is no admin\.key"):
         opened(sealed(), key=None)
 
 

@@ -93,7 +93,7 @@ OWN_WORDS = {
     "cli/complaints.py": 3,
     "cli/serving.py": 1,
     "cli/check_config.py": 3,
-    "cli/admin.py": 1,
+    "cli/confirming.py": 1,
 }
 
 

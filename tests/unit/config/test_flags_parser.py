@@ -76,6 +76,7 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
             "encryption_key_file",
             "encryption_accept_unreadable",
             "ft_allow",
+            "ft_member",
             "ft_mixed",
         ),
         *("io_spin", "io_buffer_size", "nats_gomaxprocs", "nats_gogc", "direct"),

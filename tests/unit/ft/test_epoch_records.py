@@ -13,10 +13,12 @@ from ftstan.ft.epoch_records import (
     BLANK,
     SLOT_SIZE,
     Cause,
+    Ending,
     EpochRecord,
     decode_slot,
     encode_slot,
     is_blank,
+    why_taken,
 )
 
 RECORD = EpochRecord(
@@ -115,3 +117,31 @@ def test_a_cause_that_only_a_later_release_knows_is_unknown_and_the_record_stand
 def test_every_cause_has_words_for_people() -> None:
     assert len({cause.describe() for cause in Cause}) == len(Cause)
     assert Cause.RELEASED.describe(4) == "released by its owner (epoch 4)"
+
+
+def test_a_members_name_and_its_predecessors_end_lie_where_older_releases_have_zeros() -> None:
+    record = replace(RECORD, name="node-\u00e4", left_ns=-7, left=Ending.DRAIN)
+    data = encode_slot(record)
+    assert not any(encode_slot(RECORD)[493:])
+    assert data[12:493] == encode_slot(RECORD)[12:493]
+    assert decode_slot(data, 3) == record
+    assert "of server node-\u00e4 on host" in record.describe()
+    long = decode_slot(encode_slot(replace(RECORD, name="n" * 500)), 3)
+    assert long is not None
+    assert long.name == "n" * 64
+
+
+@pytest.mark.parametrize(
+    ("cause", "left", "text"),
+    [
+        (Cause.RELEASED, Ending.SIGTERM, "stopped (SIGTERM) (epoch 6)"),
+        (Cause.LOCK_FREE, Ending.SIGINT, "stopped (SIGINT) (epoch 6)"),
+        (Cause.LOCK_FREE, Ending.UNSAID, "the lock was free (epoch 6)"),
+        (Cause.SWITCHOVER, Ending.SWITCHOVER, "switchover (epoch 6)"),
+        (Cause.STOLEN, Ending.BY_ITSELF, "stolen from an owner that hung (epoch 6)"),
+    ],
+)
+def test_what_an_owner_said_of_its_end_is_why_its_successor_took_over(
+    cause: Cause, left: Ending, text: str
+) -> None:
+    assert why_taken(cause, 6, left) == text

@@ -35,6 +35,7 @@ def test_what_is_encoded_is_read_back(
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", other),
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", switchover=True),
         Subscribed(server, epoch, STORE, parts),
+        Subscribed(server, epoch, STORE, parts, "node-b"),
         Following(server, epoch, STORE, parts),
         Took(server, epoch, STORE, other, parts - 1, parts, tuple(keys)),
     ]

@@ -105,6 +105,12 @@ def test_a_member_is_named_by_its_id_the_beginning_of_it_or_its_host(
     assert find_node([ACTIVE, STANDBY, OTHER], word) == found
 
 
+def test_a_member_is_named_by_its_name_which_wins_over_ids() -> None:
+    named = replace(OTHER, name="AAA1")
+    assert find_node([ACTIVE, STANDBY, named], "AAA1") == named
+    assert (named.called, STANDBY.called) == ("AAA1", "BBB1 on b")
+
+
 def test_an_id_wins_over_the_beginning_of_another() -> None:
     longer = replace(STANDBY, server="AAA12")
     assert find_node([longer, ACTIVE], "AAA1") == ACTIVE
@@ -113,7 +119,7 @@ def test_an_id_wins_over_the_beginning_of_another() -> None:
 @pytest.mark.parametrize(
     ("word", "error"),
     [
-        ("BB", '"BB" means 2 members: BBB1 on b, BBC1 on c'),
+        ("BB", '"BB" means 2 members: BBB1 on b (server BBB1), BBC1 on c (server BBC1)'),
         ("nobody", 'no member "nobody" answered'),
     ],
 )

@@ -135,7 +135,10 @@ def test_a_directory_is_read_and_nothing_is_made_in_it(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert open_history(LocalDisk(), str(empty), 10) == ()
+    with pytest.raises(
+        StoreError, match="empty holds no datastore that an ftstan server has owned"
+    ):
+        open_history(LocalDisk(), str(empty), 10)
     assert list(empty.iterdir()) == []
 
 

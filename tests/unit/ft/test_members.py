@@ -136,3 +136,13 @@ def changed(**changes: Any) -> bytes:
 def test_an_owner_makes_no_link_of_what_somebody_says_of_himself(said: str, kept: str) -> None:
     status = replace(STATUS, server="S9", monitor=said)
     assert peers._member(status).monitor == kept
+
+
+def test_names_go_beside_rows_that_older_releases_read() -> None:
+    named = replace(TOLD, members=(replace(A, name="node-a"), B))
+    payload = encode_members(named)
+    assert [len(row) for row in json.loads(payload)["members"]] == [5, 5]
+    assert decode_members(payload) == named
+    wrong: list[object] = [None, [], {"S1": 1}, {"S1": "x" * 301}, {"S1": "\x1b"}]
+    for names in wrong:
+        assert decode_members(changed(names=names)) == TOLD

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,20 @@ from portalocker.portalocker import BaseLocker
 from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk, Space
 from ftstan.base.errors import FencedError, StoreError
+from ftstan.ft import watch
 from ftstan.ft.epoch import EPOCH_NAME
+from ftstan.ft.epoch_records import Departure, Ending
 from ftstan.ft.lock import LOCK_NAME, OfdLocker
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.watch import WATCH_NAME, Probe, Watch, WatchRecord, decode_watch
+from ftstan.ft.watch import (
+    WATCH_NAME,
+    Probe,
+    Watch,
+    WatchRecord,
+    decode_watch,
+    departure,
+    is_farewell,
+)
 from ftstan.stores.file.inode_watch import Places
 from tests.sim.disk import ENDLESS, SimDisk
 
@@ -31,6 +42,7 @@ if TYPE_CHECKING:
 
     from portalocker.types import FileArgument
 
+    from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.fencing_check import Confirmer
 
 EXCLUSIVE = LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING
@@ -68,7 +80,9 @@ class Node:
         return probe
 
     def record(self) -> WatchRecord | None:
-        return decode_watch((self.path / WATCH_NAME).read_bytes())
+        """What stands in the file, but for when it was written."""
+        found = decode_watch((self.path / WATCH_NAME).read_bytes())
+        return found and replace(found, at_ns=0)
 
     def end(self) -> None:
         for probe in self.probes:
@@ -300,7 +314,9 @@ def test_a_file_that_a_former_owner_made_in_between_is_replaced(times: int) -> N
     assert probe()
     data = disk.tree("/store")[WATCH_NAME]
     assert data is not None
-    assert decode_watch(data) == WatchRecord(7, "A", 1)
+    found = decode_watch(data)
+    assert found is not None
+    assert replace(found, at_ns=0) == WatchRecord(7, "A", 1)
 
 
 def test_a_file_that_others_make_again_and_again_is_a_failure_of_storage() -> None:
@@ -471,3 +487,75 @@ def test_many_channels_are_looked_at_a_few_at_a_time_and_none_is_forgotten() -> 
     for _ in range(3):
         places.look(disk, root)
     assert {channel.decode() for channel, _ in places.suspects} == set(names)
+
+
+# ---- the last word
+# --------------------------------------------------------------------------------------------------
+
+
+def last_word(path: Path, *, ending: Ending, kill: bool = False) -> EpochRecord:
+    """What the second owner of a directory records of the first, which served for 10 s."""
+    clock = ManualClock(1_700_000_000_000_000_000)
+    records = []
+    for _ in range(2):
+        owner = StoreOwner(
+            LocalDisk(),
+            str(path),
+            server_id="A",
+            clock=clock,
+            in_group=True,
+            name="node-a",
+            mountinfo=LOCAL,
+        )
+        owner.try_lock()
+        records.append(owner.activate().record())
+        probe = Probe(
+            LocalDisk(), owner.root, owner, server_id="A", look=nothing, wall_ns=clock.wall_ns
+        )
+        clock.advance(7)
+        probe()
+        probe.close()
+        clock.advance(3)
+        if not kill:
+            owner.ending = ending
+        owner.close()
+        clock.advance(60)
+    assert records[0].name == "node-a"
+    return records[1]
+
+
+def test_the_next_owner_records_when_and_how_the_one_before_it_ended(tmp_path: Path) -> None:
+    record = last_word(tmp_path, ending=Ending.SIGTERM)
+    assert (record.left, record.left_ns) == (Ending.SIGTERM, 1_700_000_010_000_000_000)
+
+
+def test_of_an_owner_that_died_it_records_the_last_sign_of_life(tmp_path: Path) -> None:
+    record = last_word(tmp_path, ending=Ending.SIGTERM, kill=True)
+    assert (record.left, record.left_ns) == (Ending.UNSAID, 1_700_000_007_000_000_000)
+
+
+def test_the_last_word_of_an_owner_with_a_lock_is_no_farewell() -> None:
+    data = watch.last_word(3, "server", 5, Ending.DRAIN)
+    assert not is_farewell(data, 3)
+    assert departure(data) == Departure(3, 5, Ending.DRAIN)
+
+
+def test_a_former_owner_leaves_no_last_word_in_the_file_of_its_successor(tmp_path: Path) -> None:
+    node = Node(tmp_path).activate()
+    node.probe()()
+    successor = Node(tmp_path, "B")
+    # It was taken without the lock: what a hung owner does not notice.
+    successor.owner.activate(without_lock=True)
+    successor.probe()()
+    before = (tmp_path / WATCH_NAME).read_bytes()
+    node.owner.ending = Ending.SIGTERM
+    node.end()
+    assert (tmp_path / WATCH_NAME).read_bytes() == before
+    successor.end()
+
+
+def test_what_older_releases_wrote_has_no_time_and_no_end() -> None:
+    data = WatchRecord(3, "server", 9).encode()
+    assert not any(data[158:])
+    assert departure(data) is None
+    assert departure(b"") is departure(b"torn") is departure(None) is None

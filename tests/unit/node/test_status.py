@@ -36,6 +36,7 @@ class Node(Context):
                 activated=role is NodeState.ACTIVE,
                 trouble="",
                 warm_lag=None,
+                switchover_at_ns=0,
             )
         self.role = role
 
