@@ -72,7 +72,7 @@ class SimDisk:
         self.on_call: Callable[[int, str, tuple[object, ...]], None] | None = None
         self.calls = 0
         self.log: list[str] = []
-        self.keeps_log = False
+        self.keeps_log = True
         self.dead = False
         self.machine: Any = self
         """Whose memory holds what this process has written; it has ``dead``."""
@@ -121,7 +121,7 @@ class SimDisk:
 
     def sibling(self) -> SimDisk:
         """Another process on the same volume."""
-        return SimDisk(self.volume, self.met)
+        return self._heir(self.volume)
 
     def kill(self) -> None:
         """End this process: its handles are closed, what it wrote stays visible to its siblings."""
@@ -146,10 +146,15 @@ class SimDisk:
         with self._lock:
             if process_only:
                 self.met["processes-killed"] += 1
-                return SimDisk(self.volume.after_kill(), self.met)
+                return self._heir(self.volume.after_kill())
             self.met["power-cuts"] += 1
             chance = random.Random(0) if rng is None else rng
-            return SimDisk(self.volume.after_power_cut(chance, mode, self.met), self.met)
+            return self._heir(self.volume.after_power_cut(chance, mode, self.met))
+
+    def _heir(self, volume: Volume) -> SimDisk:
+        made = SimDisk(volume, self.met)
+        made.keeps_log = self.keeps_log
+        return made
 
     # Set-up and inspection: no storage calls, everything durable at once
 

@@ -102,6 +102,7 @@ def run_history(
     """
     outcome = Outcome()
     disk = SimDisk()
+    disk.keeps_log = False
     disk.make_dirs(STORE)
     disk.met = outcome.met
     run = _Run(open_store, seed, Shape() if shape is None else shape, outcome)

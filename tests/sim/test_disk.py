@@ -491,13 +491,12 @@ def kill_at(number: int, written: int = 0) -> tuple[list[tuple[int, str]], Hook]
 def test_calls_are_numbered_named_and_logged(disk: SimDisk, root: int) -> None:
     seen, hook = kill_at(0)
     disk.on_call = hook
-    disk.keeps_log = True
     fd = disk.open(root, "f", NEW)
     disk.pwrite(fd, b"abc", 5)
     disk.close(fd)
     assert seen == [(2, "open"), (3, "pwrite"), (4, "close")]
-    assert disk.log[0].startswith(f"open {root} f ")
-    assert disk.log[1:] == [f"pwrite {fd} 3 5", f"close {fd}"]
+    assert disk.log[0] == "open_dir /store"
+    assert disk.log[2:] == [f"pwrite {fd} 3 5", f"close {fd}"]
     assert disk.calls == 4
 
 

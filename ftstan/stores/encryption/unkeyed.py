@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import RecoveryError, StoreError
 from ftstan.base.log import stream as log
-from ftstan.stores.encryption import payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +75,9 @@ def _seems_encrypted(channels: list[ChannelStore]) -> bool:
 
 def _newest(channel: ChannelStore) -> Iterator[tuple[int, bytes]]:
     """Sequences and payloads of the newest messages that have one."""
+    # Late: a store without messages needs none of it.
+    from ftstan.stores.encryption import payloads  # noqa: PLC0415
+
     for sequence in range(channel.last, max(channel.first, channel.last - _MESSAGES + 1) - 1, -1):
         try:
             block = channel.read(sequence, 1, 1)

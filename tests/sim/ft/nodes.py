@@ -366,6 +366,7 @@ class Node:
         self._budget = 0
         self._stopping = False
         disk.on_call = self._on_call
+        disk.keeps_log = False
         self._loop = SimLoop(self.clock)
         asyncio.events._set_running_loop(self._loop)
         try:
