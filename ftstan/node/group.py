@@ -23,7 +23,6 @@ from ftstan.base.errors import (
 )
 from ftstan.base.ratelimit import RateLimit
 from ftstan.base.states import NodeState
-from ftstan.config.units import SECOND
 from ftstan.ft import active as act
 from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
@@ -38,7 +37,7 @@ from ftstan.ft.subjects import (
     group_subject,
     heartbeat_subject,
 )
-from ftstan.ft.timing import FtTiming
+from ftstan.ft.timing import timing_of
 from ftstan.nats import tasks
 from ftstan.node.handover import SWITCHOVER_S, Handover, no_successor
 from ftstan.node.peers import Peers
@@ -46,7 +45,7 @@ from ftstan.node.peers import Peers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from ftstan.config.options import FtOptions, LinkOptions
+    from ftstan.config.options import LinkOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.warm import Warm, WarmLag
@@ -59,18 +58,6 @@ _LOG = {
     sb.Level.WARNING: log.stream.warning,
     sb.Level.ERROR: log.stream.error,
 }
-_LOCAL_POLL_S = 0.05
-_NETWORK_POLL_S = 0.5
-
-
-def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
-    poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
-    return FtTiming(
-        hb_interval=ft.hb_interval / SECOND,
-        hb_missed_interval=ft.hb_missed_interval / SECOND,
-        poll_interval=poll,
-        steal_after=ft.steal_after / SECOND,
-    )
 
 
 class Life(Protocol):
@@ -111,7 +98,7 @@ class FtGroup:
         self._operators = operators
         self._owner: StoreOwner = node.owner
         self._rng = node.random_class()
-        self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
+        self._timing = timing_of(node.options.ft, is_network=self._owner.is_network)
         self._word = word_of(node.options.ft)
         self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
         self._original_ns: int | None = (
