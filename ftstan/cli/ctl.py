@@ -69,12 +69,12 @@ def _admin(noun: str) -> Command:
             servers.EXIT_DONE: "done",
             servers.EXIT_REFUSED: "refused; the reason is on standard error",
             servers.EXIT_UNSERVED: "nobody serves",
-            servers.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            servers.EXIT_CANNOT_ASK: "could not be asked or carried out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         admin.configure(noun),
         failed=servers.EXIT_CANNOT_ASK,
-        usage=servers.EXIT_CANNOT_ASK,
     )
 
 
@@ -94,7 +94,8 @@ def _store() -> Command:
         {
             store.EXIT_CLEAN: "done; what was read is clean",
             store.EXIT_DAMAGE: "damage was found, and is still there",
-            store.EXIT_FAILED: "could not be carried out, or wrong words",
+            store.EXIT_FAILED: "could not be carried out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         store.configure,
@@ -111,13 +112,12 @@ def _check_store() -> Command:
             check_store.EXIT_SUITABLE: "suitable; --phase format and attack: done",
             check_store.EXIT_LIMITED: "suitable with limits",
             check_store.EXIT_UNSUITABLE: "unsuitable",
-            check_store.EXIT_CANNOT_TELL: "could not be found out, or wrong words",
+            check_store.EXIT_CANNOT_TELL: "could not be found out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         check_store.configure,
         failed=check_store.EXIT_CANNOT_TELL,
-        # 2 says that the storage is unsuitable: a script with a wrong word must not believe that.
-        usage=check_store.EXIT_CANNOT_TELL,
     )
 
 
@@ -130,13 +130,12 @@ def _ft() -> Command:
             servers.EXIT_DONE: "done; status: one member serves, and a standby could take over",
             servers.EXIT_REFUSED: "refused, and nothing has changed; status: degraded",
             servers.EXIT_UNSERVED: "nobody serves",
-            servers.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            servers.EXIT_CANNOT_ASK: "could not be asked or carried out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         ft.configure,
         failed=servers.EXIT_CANNOT_ASK,
-        # 2 says that nobody serves: a script with a wrong word must not believe that.
-        usage=servers.EXIT_CANNOT_ASK,
     )
 
 
@@ -200,7 +199,7 @@ def _drill() -> Command:
         {
             drill.EXIT_PASSED: "every promise was kept",
             drill.EXIT_FAILED: "one was broken, or what the scenario expects did not happen",
-            drill.EXIT_USAGE: "wrong words, or a wrong scenario",
+            EXIT_USAGE: "wrong words, or a wrong scenario",
             drill.EXIT_CANNOT: "it could not be carried out",
             EXIT_INTERRUPTED: f"{INTERRUPTED}; nothing is left running",
         },
@@ -248,10 +247,13 @@ COMMANDS = {
     "sub": Entry("print the messages of a channel", _sub),
     "bench": Entry("measure how fast messages are stored and delivered", _bench),
     "drill": Entry("rehearse failures of a group under load, and judge what came of them", _drill),
-    "channel": Entry("list channels, make and delete them", partial(_admin, "channel")),
+    "channel": Entry(
+        "list channels and their readers, make and delete them", partial(_admin, "channel")
+    ),
     "client": Entry("list clients, close them", partial(_admin, "client")),
     "subscription": Entry(
-        "list subscriptions: sub ls and sub info for short", partial(_admin, "subscription")
+        "list subscriptions: sub ls, sub info and sub report for short",
+        partial(_admin, "subscription"),
     ),
     "server": Entry("list servers, have them reload or leave", partial(_admin, "server")),
     "context": Entry("name servers, logins and datastores", _context),
@@ -275,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def in_full(words: Sequence[str]) -> list[str]:
     """The words with the short form of a command written out."""
-    if list(words[:2]) in (["sub", "ls"], ["sub", "info"]):
+    if list(words[:2]) in (["sub", "ls"], ["sub", "info"], ["sub", "report"]):
         # A channel of such a name is read with: ftstanctl sub -- ls.
         return ["subscription", *words[1:]]
     return list(words)
