@@ -237,28 +237,75 @@ def _systemd_dropin() -> Command:
 
 
 COMMANDS = {
-    "version": Entry("print which ftstan this is and which release it stands in for", _version),
-    "store": Entry("look at a datastore, repair it, hand it over", _store),
+    "version": Entry(
+        "print which ftstan this is and which release it stands in for",
+        _version,
+        ("version", "version --output json"),
+    ),
+    "store": Entry(
+        "look at a datastore, repair it, hand it over",
+        _store,
+        ("store ls /nss/orders", "store verify /nss/orders --channel orders"),
+    ),
     "check-store": Entry(
-        "find out whether a directory can carry a group's datastore", _check_store
+        "find out whether a directory can carry a group's datastore",
+        _check_store,
+        ("check-store /nss", "check-store /nss --peer --output json"),
     ),
-    "ft": Entry("look at a fault-tolerant group and steer it", _ft),
-    "pub": Entry("publish messages", _pub),
-    "sub": Entry("print the messages of a channel", _sub),
-    "bench": Entry("measure how fast messages are stored and delivered", _bench),
-    "drill": Entry("rehearse failures of a group under load, and judge what came of them", _drill),
+    "ft": Entry(
+        "look at a fault-tolerant group and steer it",
+        _ft,
+        ("ft status --group orders", "ft history --group orders --count 5"),
+    ),
+    "pub": Entry(
+        "publish messages",
+        _pub,
+        ("pub orders 'first message'", "pub orders --lines --server nats://host1:4222"),
+    ),
+    "sub": Entry(
+        "print the messages of a channel",
+        _sub,
+        ("sub orders --first --count 10", "sub orders --durable audit --client-id auditor"),
+    ),
+    "bench": Entry(
+        "measure how fast messages are stored and delivered",
+        _bench,
+        ("bench load --pub 1 --count 10000", "bench load --pub 2 --sub 2 --size 512"),
+    ),
+    "drill": Entry(
+        "rehearse failures of a group under load, and judge what came of them",
+        _drill,
+        ("drill --judge run1", "drill --judge run1 --output json"),
+    ),
     "channel": Entry(
-        "list channels and their readers, make and delete them", partial(_admin, "channel")
+        "list channels and their readers, make and delete them",
+        partial(_admin, "channel"),
+        ("channel report", "channel purge orders --keep 1000 --yes"),
     ),
-    "client": Entry("list clients, close them", partial(_admin, "client")),
+    "client": Entry(
+        "list clients, close them",
+        partial(_admin, "client"),
+        ("client ls", "client info auditor --output json"),
+    ),
     "subscription": Entry(
         "list subscriptions: sub ls, sub info and sub report for short",
         partial(_admin, "subscription"),
+        ("subscription report", "subscription ls --channel orders"),
     ),
-    "server": Entry("list servers, have them reload or leave", partial(_admin, "server")),
-    "context": Entry("name servers, logins and datastores", _context),
+    "server": Entry(
+        "list servers, have them reload or leave",
+        partial(_admin, "server"),
+        ("server ls", "server reload host2 --dir /nss/orders"),
+    ),
+    "context": Entry(
+        "name servers, logins and datastores",
+        _context,
+        ("context add prod --server nats://host1:4222 --cluster orders --select", "context ls"),
+    ),
     "systemd-dropin": Entry(
-        "let the service's unit reach a datastore, spool or log elsewhere", _systemd_dropin
+        "let the service's unit reach a datastore, spool or log elsewhere",
+        _systemd_dropin,
+        ("systemd-dropin", "systemd-dropin --unit ftstan@orders.service --write"),
     ),
     "completion": completing(lambda: PROGRAM),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,6 +27,8 @@ EXIT_ERROR = 1
 #: For every command, and what none of them says by it: ``EX_USAGE`` of sysexits(3).
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130
+
+_WIDTH = 78
 
 WRONG_WORDS = "wrong words"
 INTERRUPTED = "interrupted"
@@ -74,6 +77,8 @@ class Entry:
 
     text: str
     load: Callable[[], Command]
+    examples: tuple[str, ...] = ()
+    """Words behind the program's name, as people type them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,10 @@ class Program:
             if wanted in (None, name):
                 command = entry.load()
                 told = "; ".join(f"{status}: {text}" for status, text in command.statuses.items())
-                added.epilog = f"Exit status: {told}."
+                shown = "".join(f"\n  {self.name} {example}" for example in entry.examples)
+                status = textwrap.fill(f"Exit status: {told}.", _WIDTH)
+                added.formatter_class = argparse.RawDescriptionHelpFormatter
+                added.epilog = f"examples:{shown}\n\n{status}" if shown else status
                 command.configure(added)
         return parser
 
@@ -187,4 +195,8 @@ def completing(program: Callable[[], Program]) -> Entry:
         sys.stdout.write(completion.script(arguments.shell, program().build_parser()))
         return EXIT_OK
 
-    return Entry("print what a shell needs to complete these words", load)
+    return Entry(
+        "print what a shell needs to complete these words",
+        load,
+        ("completion bash", "completion fish"),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,6 +82,22 @@ def test_a_slip_is_answered_with_the_nearest_word(
 ) -> None:
     assert main(list(words)) == EXIT_USAGE
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command_has_two_examples_that_can_be_typed(
+    name: str, capsys: Capture
+) -> None:
+    examples = COMMANDS[name].examples
+    assert len(examples) == 2
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    shown = capsys.readouterr().out
+    for example in examples:
+        assert f"\n  ftstanctl {example}\n" in shown
+        words = shlex.split(example)
+        assert words[0] == name
+        assert read(*words).command == name
 
 
 def test_hints_name_the_flags_of_this_command() -> None:
