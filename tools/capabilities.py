@@ -27,7 +27,7 @@ INTRODUCTION = """\
 - **partial**: it works, but for what the row says.
 - **planned**: not there; the server refuses its options by name, and the tests named show that: {planned}.
 
-A test is named by its name, with spaces, and its file below `tests/`: *a slice of the example* (`unit/stores/test_records`) is
+A test is named by its name, with spaces, and its file below `tests/`: *a slice of the example* (`unit/stores/records`) is
 `test_a_slice_of_the_example` in `tests/unit/stores/test_records.py`. All of them run in `make test` and `make test-system`,
 and `tests/unit/docs/test_coverage.py` fails if one is missing or skipped.
 """  # noqa: E501
@@ -163,5 +163,6 @@ def _shown(tests: tuple[str, ...]) -> str:
     for test in tests:
         path, *names = test.split("::")
         sentence = names[-1].removeprefix("test_").replace("_", " ")
-        files.setdefault(path.removeprefix("tests/").removesuffix(".py"), []).append(sentence)
+        file = path.removeprefix("tests/").removesuffix(".py").replace("/test_", "/")
+        files.setdefault(file, []).append(sentence)
     return "; ".join(f"{'; '.join(sentences)} (`{path}`)" for path, sentences in files.items())

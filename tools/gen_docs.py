@@ -39,7 +39,7 @@ INTRODUCTION = """\
 
 Every option has a place in a file, a flag, or both. The defaults hold first, then the file, then the flags that were
 given. `ftstan -c <file> -check_config` shows what comes out and where each value came from, and starts nothing; with
-`-strict` it fails on keys that nobody knows. `ftstan -c <file> -dump_config` prints it all as one file.
+`-strict` it fails on all that a start would suffer from, and with `-unit ftstan.service` it has that unit's flags and variables. `ftstan -c <file> -dump_config` prints it all as one file.
 
 ## Files
 

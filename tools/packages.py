@@ -48,6 +48,8 @@ PACKAGING = ROOT / "packaging"
 WORK = ROOT / "build" / "packages"
 PYTHON = "/usr/bin/python3.11"
 PREFIX = "/usr/lib/ftstan"
+#: Pages for operators.
+PAGES = tuple(sorted((ROOT / "docs").glob("*.md")))
 
 #: What our own wheel is made from.
 SOURCES = ("ftstan", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -87,15 +89,14 @@ class Release:
 
 def inputs() -> str:
     """A hash of everything in the checkout that packages are made from."""
-    directories = ("packaging", "systemd", "docs/man", "docs/examples")
+    directories = ("packaging", "systemd", "docs/man", "docs/examples", "docs/compat")
     files = [
         path for name in directories for path in sorted((ROOT / name).rglob("*")) if path.is_file()
     ]
     single = [
         ROOT / name
         for name in (
-            "docs/install.md",
-            "docs/operate.md",
+            *(f"docs/{page.name}" for page in PAGES),
             "CHANGELOG.md",
             "tools/packages.py",
             "tools/glibc.py",
@@ -407,8 +408,10 @@ def _tree(environment: Path, tree: Path, release: Release, epoch: int) -> None:
         )
     documents = tree / "usr" / "share" / "doc" / "ftstan"
     _compressed((ROOT / "CHANGELOG.md").read_bytes(), documents / "changelog.gz")
-    for name in ("install.md", "operate.md"):
-        shutil.copyfile(ROOT / "docs" / name, documents / name)
+    # All of them, as they lie here: they refer to each other, and what is installed refers to them.
+    for page in PAGES:
+        shutil.copyfile(page, documents / page.name)
+    shutil.copytree(ROOT / "docs" / "compat", documents / "compat")
     shutil.copytree(ROOT / "docs" / "examples", documents / "examples")
     shutil.copytree(PACKAGING / "supervisor", documents / "examples" / "supervisor")
     for package, name in {"ftstan": "changelog", _ALIAS: "changelog-alias"}.items():

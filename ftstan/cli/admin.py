@@ -23,6 +23,7 @@ from ftstan.cli.admin_client import (
 )
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
+from ftstan.cli.reports import channel_report, state_of, subscription_report
 from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
 from ftstan.cli.words.servers import (
     EXIT_DONE,
@@ -133,10 +134,10 @@ def _behind(request: Request, row: Row) -> Request:
 
 
 def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
-    rows = [
-        row for server in servers.serving() for row in servers.rows(Request(Verb.CHANNELS), server)
-    ]
+    rows = _channels_of(servers)
     rows.sort(key=lambda row: row["name"])
+    if arguments.output == "names":
+        return _print_names([row["name"] for row in rows])
     if arguments.output == "json":
         print_json({"channels": rows})
         return EXIT_DONE
@@ -155,6 +156,33 @@ def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     ]
     print_table(heads, cells, right=heads[1:6])
     return EXIT_DONE
+
+
+def _channel_report(arguments: argparse.Namespace, servers: Servers) -> int:
+    rows = channel_report(_channels_of(servers), _subs_of(servers, Request(Verb.SUBS)))
+    if arguments.output == "json":
+        print_json({"channels": rows})
+        return EXIT_DONE
+    heads = (
+        *("channel", "lag", "lost to limits", "stalled", "subscriptions"),
+        *("messages", "bytes", "quarantined"),
+    )
+    cells = [
+        (
+            *(row["name"], row["lag"], row["lost_to_limits"], row["stalled"]),
+            *(row["subscriptions"], row["msgs"], size_of(row["bytes"])),
+            "yes" if row["quarantined"] else "no",
+        )
+        for row in rows
+    ]
+    print_table(heads, cells, right=heads[1:7])
+    return EXIT_DONE
+
+
+def _channels_of(servers: Servers) -> list[Row]:
+    return [
+        row for server in servers.serving() for row in servers.rows(Request(Verb.CHANNELS), server)
+    ]
 
 
 def _channel_info(arguments: argparse.Namespace, servers: Servers) -> int:
@@ -218,6 +246,8 @@ def _client_ls(arguments: argparse.Namespace, servers: Servers) -> int:
                 # Every partition knows every client, and the subscriptions to its own channels.
                 known["subscriptions"] += row["subscriptions"]
     rows = [found[client_id] for client_id in sorted(found)]
+    if arguments.output == "names":
+        return _print_names([row["id"] for row in rows])
     if arguments.output == "json":
         print_json({"clients": rows})
         return EXIT_DONE
@@ -284,6 +314,28 @@ def _sub_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     return EXIT_DONE
 
 
+def _sub_report(arguments: argparse.Namespace, servers: Servers) -> int:
+    subs = _subs_of(servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client))
+    rows = subscription_report(_channels_of(servers), subs)
+    if arguments.output == "json":
+        print_json({"subscriptions": rows})
+        return EXIT_DONE
+    heads = (
+        *("channel", "queue or durable", "client", "state", "lag", "unacknowledged"),
+        *("oldest unread", "lost to limits"),
+    )
+    cells = [
+        (
+            *(row["channel"], row["queue_name"] or row["durable_name"] or "-"),
+            *(row["client_id"] or "-", row["state"], row["lag"], row["pending_count"]),
+            *(row["oldest_unread"] or "-", row["lost_to_limits"]),
+        )
+        for row in rows
+    ]
+    print_table(heads, cells, right=heads[4:])
+    return EXIT_DONE
+
+
 def _sub_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.SUB, name=arguments.channel, sub_id=arguments.id))
     return _print_one(arguments, "subscription", row)
@@ -296,7 +348,7 @@ def _print_subs(rows: Sequence[Row]) -> None:
             row["id"],
             row["client_id"] or "-",
             row["queue_name"] or row["durable_name"] or "-",
-            "offline" if row["is_offline"] else "stalled" if row["is_stalled"] else "live",
+            state_of(row),
             row["last_sent"],
             row["pending_count"],
             row["max_inflight"],
@@ -322,6 +374,8 @@ def _print_subs(rows: Sequence[Row]) -> None:
 
 def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     found = servers.everybody()
+    if arguments.output == "names":
+        return _print_names([node.server for node in found])
     if arguments.output == "json":
         print_json({"servers": [node.to_json() for node in found]})
         return EXIT_DONE
@@ -377,6 +431,12 @@ def _say(arguments: argparse.Namespace, what: str, note: str, named: str = "") -
     return EXIT_DONE
 
 
+def _print_names(names: Sequence[str]) -> int:
+    for one in names:
+        say(one)
+    return EXIT_DONE
+
+
 def _print_one(arguments: argparse.Namespace, what: str, row: Row) -> int:
     if arguments.output == "json":
         print_json({what: row})
@@ -388,7 +448,14 @@ def _print_one(arguments: argparse.Namespace, what: str, row: Row) -> int:
 def _print_fields(row: Row) -> None:
     width = max(map(len, row))
     for field, value in row.items():
-        say(f"{field:<{width}}  {value!s}")
+        say(f"{field:<{width}}  {_told(value)}")
+
+
+def _told(value: object) -> str:
+    """A value for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None or value == "" else str(value)
 
 
 # ---- words
@@ -404,11 +471,17 @@ class _Word:
     takes: str = ""
     changes: bool = False
     destroys: bool = False
+    names: bool = False
+    """Whether ``--output names`` prints one name a line, for scripts and completion."""
 
 
 _WORDS = {
     "channel": {
-        "ls": _Word("list the channels", _channel_ls),
+        "ls": _Word("list the channels", _channel_ls, names=True),
+        "report": _Word(
+            "show how far behind the readers of each channel are, the worst first",
+            _channel_report,
+        ),
         "info": _Word("show one channel", _channel_info, "name"),
         "create": _Word(
             "make an empty channel, within the limits", _channel_create, "name", changes=True
@@ -430,7 +503,7 @@ _WORDS = {
         ),
     },
     "client": {
-        "ls": _Word("list the clients that are registered", _client_ls),
+        "ls": _Word("list the clients that are registered", _client_ls, names=True),
         "info": _Word("show one client and its subscriptions", _client_info, "name"),
         "kick": _Word(
             "close a client as one that is dead; its durables stay",
@@ -442,10 +515,11 @@ _WORDS = {
     },
     "subscription": {
         "ls": _Word("list subscriptions, durables and members of queue groups", _sub_ls),
+        "report": _Word("show how far behind each subscription is, the worst first", _sub_report),
         "info": _Word("show one subscription", _sub_info, "channel"),
     },
     "server": {
-        "ls": _Word("list the servers of the cluster", _server_ls),
+        "ls": _Word("list the servers of the cluster", _server_ls, names=True),
         "info": _Word("show one server", _server_info, "server"),
         "reload": _Word(
             "have a server read its configuration again, as SIGHUP does",
@@ -481,9 +555,8 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 metavar="SECONDS",
                 help="how long servers are waited for that may answer (default 1)",
             )
-            added.add_argument(
-                "--output", choices=("table", "json"), default="table", help="default: table"
-            )
+            shapes = ("table", "json", *(("names",) if verb == "ls" and word.names else ()))
+            added.add_argument("--output", choices=shapes, default="table", help="default: table")
             match word.takes:
                 case "name":
                     added.add_argument("name", metavar=noun.upper())
@@ -522,12 +595,13 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 help="only those up to this sequence, itself too",
             )
         if noun == "subscription":
-            commands.choices["ls"].add_argument(
-                "--channel", default="", metavar="CHANNEL", help="only of this channel"
-            )
-            commands.choices["ls"].add_argument(
-                "--client", default="", metavar="ID", help="only of this client"
-            )
+            for verb in ("ls", "report"):
+                commands.choices[verb].add_argument(
+                    "--channel", default="", metavar="CHANNEL", help="only of this channel"
+                )
+                commands.choices[verb].add_argument(
+                    "--client", default="", metavar="ID", help="only of this client"
+                )
 
     return add
 

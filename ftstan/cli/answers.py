@@ -21,6 +21,8 @@ from ftstan.config.units import quote
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ftstan.config.service_unit import ServiceUnit
+
 
 def carry_out(words: Sequence[str], *, is_command: bool) -> int:
     """Do what ``words`` say; returns the exit status.
@@ -35,7 +37,7 @@ def carry_out(words: Sequence[str], *, is_command: bool) -> int:
         _show_help()
         return EXIT_OK
     try:
-        if _answer(line):
+        if _answer(line, words):
             sys.stdout.flush()
             return EXIT_OK
     except FtstanError as error:
@@ -50,7 +52,7 @@ def carry_out(words: Sequence[str], *, is_command: bool) -> int:
     return serve(line, words, os.environ, is_command=is_command)
 
 
-def _answer(line: CommandLine) -> bool:
+def _answer(line: CommandLine, words: Sequence[str]) -> bool:
     """Answer a question or carry out a command that needs no server; false when there is none."""
     first = line.leftover[0].lower() if line.leftover else ""
     if line.is_on("version") or first == "version":
@@ -84,7 +86,10 @@ def _answer(line: CommandLine) -> bool:
     if line.is_on("check_config"):
         from ftstan.cli import check_config  # noqa: PLC0415
 
-        check_config.show(to_settings(line), strict=line.is_on("strict"))
+        service = _service(line.text("unit"))
+        line = parse([*service.words, *words])
+        settings = to_settings(line, service.environment)
+        check_config.show(settings, service, strict=line.is_on("strict"))
         return True
     if line.is_on("dump_config"):
         from ftstan.cli import check_config  # noqa: PLC0415
@@ -92,6 +97,19 @@ def _answer(line: CommandLine) -> bool:
         check_config.show_dump(to_settings(line))
         return True
     return False
+
+
+def _service(unit: str) -> ServiceUnit:
+    """The service that ``-unit`` names, or this process. Raises ``ConfigError``."""
+    from ftstan.config.service_unit import ServiceUnit, read_unit  # noqa: PLC0415
+
+    found = read_unit(unit) if unit else ServiceUnit(os.environ)
+    if found is None:
+        raise ConfigError(
+            f"there is no unit {unit}",
+            hint="-unit ftstan.service, or ftstan@orders.service; or give -c without -unit",
+        )
+    return found
 
 
 def _show_help() -> None:

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, FtstanError
+from ftstan.cli.complaints import complain
 from ftstan.config.encryption_keys import check_encryption
 from ftstan.config.precedence import DEFAULT
 from ftstan.config.table import CONFIGURED, SETTINGS
@@ -27,8 +28,11 @@ from ftstan.nats.url import parse_urls
 from ftstan.stores import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ftstan.config.options import ServerOptions
     from ftstan.config.precedence import Settings
+    from ftstan.config.service_unit import ServiceUnit
 
 
 def check_command_line(settings: Settings) -> ServerOptions:
@@ -64,25 +68,35 @@ def placed(error: FtstanError, settings: Settings) -> FtstanError:
     return error
 
 
-def show(settings: Settings, *, strict: bool) -> None:
+def show(settings: Settings, service: ServiceUnit, *, strict: bool) -> None:
     """Print the effective configuration and warnings.
 
     Raises ``FtstanError`` for what would refuse a start.
 
-    ``strict``: keys that nobody knows do so too.
+    ``service`` is what will start it. ``strict``: what a start would take and surely
+    suffer from does so too. All of it is told.
     """
     # Late, as below: every start imports this module.
     from ftstan.config.effective import effective_lines  # noqa: PLC0415
 
-    options = _checked(settings)
+    options = _checked(settings, service.environment)
     print("\n".join(effective_lines(settings, options)))
+    found: list[FtstanError] = []
+    if strict:
+        from ftstan.cli.strict import problems  # noqa: PLC0415
+
+        found = [
+            placed(problem, settings)
+            for problem in problems(settings, options, service.directories)
+        ]
+    told = {problem.text for problem in found}
     for warning in settings.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    if strict and settings.unknown_keys:
-        raise ConfigError(
-            settings.unknown_keys[0],
-            hint="take the key out, or correct it; without -strict it is a warning",
-        )
+        if warning not in told:
+            print(f"warning: {warning}", file=sys.stderr)
+    for problem in found[:-1]:
+        complain(problem)
+    if found:
+        raise found[-1]
     print("\nThe configuration is valid.")
 
 
@@ -93,7 +107,7 @@ def show_dump(settings: Settings) -> None:
     """
     from ftstan.config.effective import dump  # noqa: PLC0415
 
-    sys.stdout.write(dump(_checked(settings)))
+    sys.stdout.write(dump(_checked(settings, os.environ)))
 
 
 def check_files(options: ServerOptions) -> None:
@@ -127,11 +141,15 @@ def _check_server_tls(settings: Settings, options: ServerOptions) -> None:
         raise ConfigError(f"{place}: {error.text}", hint=error.hint) from error
 
 
-def _checked(settings: Settings) -> ServerOptions:
+def _checked(settings: Settings, environment: Mapping[str, str]) -> ServerOptions:
     options = check_command_line(settings)
     try:
-        check_encryption(options.encryption, os.environ)
+        check_encryption(options.encryption, environment)
         check_start(options, registry.names(options.store))
+        if options.ft_group:
+            from ftstan.ft.timing import timing_of  # noqa: PLC0415  # late: a start makes its own
+
+            timing_of(options.ft, is_network=False)
         check_files(options)
         if options.nats_servers:
             parse_urls(",".join(options.nats_servers))

@@ -12,6 +12,28 @@ if TYPE_CHECKING:
 
 SHELLS = ("bash", "zsh", "fish")
 
+#: The program that is asked for names, at the moment when a shell completes them.
+_ASKED = "ftstanctl"
+#: The values of options, and the command whose ``ls`` has them.
+_VALUES = {"--context": "context", "--channel": "channel", "--client": "client", "--to": "server"}
+#: The words that commands take.
+_NAMES = {
+    "/pub": "channel",
+    "/sub": "channel",
+    "/channel/info": "channel",
+    "/channel/delete": "channel",
+    "/channel/purge": "channel",
+    "/client/info": "client",
+    "/client/kick": "client",
+    "/server/info": "server",
+    "/server/reload": "server",
+    "/server/drain": "server",
+    "/ft/pause": "server",
+    "/ft/resume": "server",
+    "/context/select": "context",
+    "/context/rm": "context",
+}
+
 _BASH = """\
 _{program}() {{
     local word path='' words=''
@@ -22,6 +44,13 @@ _{program}() {{
     done
     case "$path" in
 {words}
+    esac
+    case "${{COMP_WORDS[COMP_CWORD-1]}}:$path" in
+{values}
+        *) case "${{COMP_WORDS[COMP_CWORD]}}:$path" in
+            -*) ;;
+{names}
+        esac ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
 }}
@@ -44,13 +73,24 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
         return "".join(
             _fish(parser.prog, path, options, commands)
             for path, (options, commands) in paths.items()
-        )
+        ) + (_fish_names() if parser.prog == _ASKED else "")
     steps = "\n".join(f"            '{path}') path='{path}' ;;" for path in paths if path)
     words = "\n".join(
         f"        '{path}') words='{' '.join([*commands, *options])}' ;;"
         for path, (options, commands) in paths.items()
     )
-    text = _BASH.format(program=parser.prog, steps=steps, words=words)
+    known = parser.prog == _ASKED
+    values = "\n".join(
+        f"        {option}:*) words=$({_asked(what)}) ;;"
+        for option, what in _VALUES.items()
+        if known
+    )
+    names = "\n".join(
+        f'            *:{path}) words+=" $({_asked(what)})" ;;'
+        for path, what in _NAMES.items()
+        if known
+    )
+    text = _BASH.format(program=parser.prog, steps=steps, words=words, values=values, names=names)
     # zsh runs completions that were written for bash.
     return f"autoload -U +X bashcompinit && bashcompinit\n{text}" if shell == "zsh" else text
 
@@ -86,6 +126,23 @@ def _fish(program: str, path: str, options: list[str], commands: dict[str, str])
     ]
     lines += [
         f"complete -c {program} -n '{where}' -l {option.removeprefix('--')}" for option in options
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _asked(what: str) -> str:
+    """What prints the names. Only harmless ones: a shell expands the words that it is offered."""
+    return f"{_ASKED} {what} ls --output names 2>/dev/null | grep -xE '[A-Za-z0-9_.-]+'"
+
+
+def _fish_names() -> str:
+    lines = []
+    for path, what in _NAMES.items():
+        where = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in path.split("/")[1:])
+        lines.append(f"complete -c {_ASKED} -f -n '{where}' -a \"({_asked(what)})\"")
+    lines += [
+        f'complete -c {_ASKED} -l {option.removeprefix("--")} -x -a "({_asked(what)})"'
+        for option, what in _VALUES.items()
     ]
     return "".join(f"{line}\n" for line in lines)
 

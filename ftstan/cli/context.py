@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS, Context
-from ftstan.cli.terminal import print_json, print_table
+from ftstan.cli.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
     import argparse
@@ -44,9 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     select.add_argument("name", metavar="NAME", nargs="?", default="", help="none: use no context")
     remove = commands.add_parser("rm", help="remove one", description="remove one")
     remove.add_argument("name", metavar="NAME")
-    for parser_of_verb in commands.choices.values():
+    for verb, parser_of_verb in commands.choices.items():
+        shapes = ("table", "json", *(("names",) if verb == "ls" else ()))
         parser_of_verb.add_argument(
-            "--output", choices=("table", "json"), default="table", help="default: table"
+            "--output", choices=shapes, default="table", help="default: table"
         )
 
 
@@ -72,6 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
             contexts.select(arguments.name)
         case "rm":
             contexts.remove(arguments.name)
+        case _ if arguments.output == "names":
+            for name in contexts.names():
+                say(name)
+            return 0
         case _:
             _list(as_json=arguments.output == "json")
             return 0

@@ -69,12 +69,12 @@ def _admin(noun: str) -> Command:
             servers.EXIT_DONE: "done",
             servers.EXIT_REFUSED: "refused; the reason is on standard error",
             servers.EXIT_UNSERVED: "nobody serves",
-            servers.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            servers.EXIT_CANNOT_ASK: "could not be asked or carried out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         admin.configure(noun),
         failed=servers.EXIT_CANNOT_ASK,
-        usage=servers.EXIT_CANNOT_ASK,
     )
 
 
@@ -88,12 +88,12 @@ def _key() -> Command:
             servers.EXIT_DONE: "done",
             servers.EXIT_REFUSED: "refused; the reason is on standard error",
             servers.EXIT_UNSERVED: "nobody serves",
-            servers.EXIT_CANNOT_ASK: "could not be read, asked or carried out, or wrong words",
+            servers.EXIT_CANNOT_ASK: "could not be read, asked or carried out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         key.configure,
         failed=servers.EXIT_CANNOT_ASK,
-        usage=servers.EXIT_CANNOT_ASK,
     )
 
 
@@ -113,7 +113,8 @@ def _store() -> Command:
         {
             store.EXIT_CLEAN: "done; what was read is clean",
             store.EXIT_DAMAGE: "damage was found, and is still there",
-            store.EXIT_FAILED: "could not be carried out, or wrong words",
+            store.EXIT_FAILED: "could not be carried out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         store.configure,
@@ -130,13 +131,12 @@ def _check_store() -> Command:
             check_store.EXIT_SUITABLE: "suitable; --phase format and attack: done",
             check_store.EXIT_LIMITED: "suitable with limits",
             check_store.EXIT_UNSUITABLE: "unsuitable",
-            check_store.EXIT_CANNOT_TELL: "could not be found out, or wrong words",
+            check_store.EXIT_CANNOT_TELL: "could not be found out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         check_store.configure,
         failed=check_store.EXIT_CANNOT_TELL,
-        # 2 says that the storage is unsuitable: a script with a wrong word must not believe that.
-        usage=check_store.EXIT_CANNOT_TELL,
     )
 
 
@@ -149,13 +149,12 @@ def _ft() -> Command:
             servers.EXIT_DONE: "done; status: one member serves, and a standby could take over",
             servers.EXIT_REFUSED: "refused, and nothing has changed; status: degraded",
             servers.EXIT_UNSERVED: "nobody serves",
-            servers.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            servers.EXIT_CANNOT_ASK: "could not be asked or carried out",
+            EXIT_USAGE: WRONG_WORDS,
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         ft.configure,
         failed=servers.EXIT_CANNOT_ASK,
-        # 2 says that nobody serves: a script with a wrong word must not believe that.
-        usage=servers.EXIT_CANNOT_ASK,
     )
 
 
@@ -219,7 +218,7 @@ def _drill() -> Command:
         {
             drill.EXIT_PASSED: "every promise was kept",
             drill.EXIT_FAILED: "one was broken, or what the scenario expects did not happen",
-            drill.EXIT_USAGE: "wrong words, or a wrong scenario",
+            EXIT_USAGE: "wrong words, or a wrong scenario",
             drill.EXIT_CANNOT: "it could not be carried out",
             EXIT_INTERRUPTED: f"{INTERRUPTED}; nothing is left running",
         },
@@ -257,26 +256,80 @@ def _systemd_dropin() -> Command:
 
 
 COMMANDS = {
-    "version": Entry("print which ftstan this is and which release it stands in for", _version),
-    "store": Entry("look at a datastore, repair it, hand it over", _store),
+    "version": Entry(
+        "print which ftstan this is and which release it stands in for",
+        _version,
+        ("version", "version --output json"),
+    ),
+    "store": Entry(
+        "look at a datastore, repair it, hand it over",
+        _store,
+        ("store ls /nss/orders", "store verify /nss/orders --channel orders"),
+    ),
     "check-store": Entry(
-        "find out whether a directory can carry a group's datastore", _check_store
+        "find out whether a directory can carry a group's datastore",
+        _check_store,
+        ("check-store /nss", "check-store /nss --peer --output json"),
     ),
-    "ft": Entry("look at a fault-tolerant group and steer it", _ft),
-    "pub": Entry("publish messages", _pub),
-    "sub": Entry("print the messages of a channel", _sub),
-    "bench": Entry("measure how fast messages are stored and delivered", _bench),
-    "drill": Entry("rehearse failures of a group under load, and judge what came of them", _drill),
-    "channel": Entry("list channels, make and delete them", partial(_admin, "channel")),
-    "client": Entry("list clients, close them", partial(_admin, "client")),
+    "ft": Entry(
+        "look at a fault-tolerant group and steer it",
+        _ft,
+        ("ft status --group orders", "ft history --group orders --count 5"),
+    ),
+    "pub": Entry(
+        "publish messages",
+        _pub,
+        ("pub orders 'first message'", "pub orders --lines --server nats://host1:4222"),
+    ),
+    "sub": Entry(
+        "print the messages of a channel",
+        _sub,
+        ("sub orders --first --count 10", "sub orders --durable audit --client-id auditor"),
+    ),
+    "bench": Entry(
+        "measure how fast messages are stored and delivered",
+        _bench,
+        ("bench load --pub 1 --count 10000", "bench load --pub 2 --sub 2 --size 512"),
+    ),
+    "drill": Entry(
+        "rehearse failures of a group under load, and judge what came of them",
+        _drill,
+        ("drill --judge run1", "drill --judge run1 --output json"),
+    ),
+    "channel": Entry(
+        "list channels and their readers, make and delete them",
+        partial(_admin, "channel"),
+        ("channel report", "channel purge orders --keep 1000 --yes"),
+    ),
+    "client": Entry(
+        "list clients, close them",
+        partial(_admin, "client"),
+        ("client ls", "client info auditor --output json"),
+    ),
     "subscription": Entry(
-        "list subscriptions: sub ls and sub info for short", partial(_admin, "subscription")
+        "list subscriptions: sub ls, sub info and sub report for short",
+        partial(_admin, "subscription"),
+        ("subscription report", "subscription ls --channel orders"),
     ),
-    "server": Entry("list servers, have them reload or leave", partial(_admin, "server")),
-    "key": Entry("show and replace the key that changes are sealed with", _key),
-    "context": Entry("name servers, logins and datastores", _context),
+    "server": Entry(
+        "list servers, have them reload or leave",
+        partial(_admin, "server"),
+        ("server ls", "server reload host2 --dir /nss/orders"),
+    ),
+    "context": Entry(
+        "name servers, logins and datastores",
+        _context,
+        ("context add prod --server nats://host1:4222 --cluster orders --select", "context ls"),
+    ),
+    "key": Entry(
+        "show and replace the key that changes are sealed with",
+        _key,
+        ("key show --dir /nss/orders", "key rotate --grace 1h"),
+    ),
     "systemd-dropin": Entry(
-        "let the service's unit reach a datastore, spool or log elsewhere", _systemd_dropin
+        "let the service's unit reach a datastore, spool or log elsewhere",
+        _systemd_dropin,
+        ("systemd-dropin", "systemd-dropin --unit ftstan@orders.service --write"),
     ),
     "completion": completing(lambda: PROGRAM),
 }
@@ -295,7 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def in_full(words: Sequence[str]) -> list[str]:
     """The words with the short form of a command written out."""
-    if list(words[:2]) in (["sub", "ls"], ["sub", "info"]):
+    if list(words[:2]) in (["sub", "ls"], ["sub", "info"], ["sub", "report"]):
         # A channel of such a name is read with: ftstanctl sub -- ls.
         return ["subscription", *words[1:]]
     return list(words)

@@ -3,8 +3,8 @@ its own directories.
 
 The unit that ships may write below ``/var/lib/ftstan`` and ``/var/log/ftstan`` only. This makes the
 few lines that add other places: ``ReadWritePaths`` and, so that the service waits for shared
-storage, ``RequiresMountsFor``. It reads the server's configuration, prints the drop-in, and writes
-it with ``--write``; it never reloads or restarts anything.
+storage, ``RequiresMountsFor``. It reads the unit and the server's configuration, prints the
+drop-in, and writes it with ``--write``; it never reloads or restarts anything.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.cli.terminal import print_json, say
 from ftstan.config.flags import parse, to_settings
+from ftstan.config.service_unit import UNIT_PLACES, read_unit
 
 if TYPE_CHECKING:
     import argparse
@@ -153,7 +154,10 @@ def _made(arguments: argparse.Namespace) -> DropIn:
                 f"{config}: no such file",
                 hint="name the configuration with -c, or give --datastore, --spool and --log",
             )
-        options = to_settings(parse(["-c", config])).options()
+        service = read_unit(arguments.unit, (arguments.units, *UNIT_PLACES))
+        words = service.words if service is not None else ()
+        environment = service.environment if service is not None else None
+        options = to_settings(parse([*words, "-c", config]), environment).options()
         datastore = datastore or options.dir
         log = log or options.log.file
         pid_file = options.pid_file

@@ -7,23 +7,34 @@ Common to ``ftstanctl`` and ``ftstan-pipeline``; what a command does is in a mod
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.cli.terminal import complain
+from ftstan.cli.wordorder import flags, in_order, leaf
+from ftstan.config.unknown_keys import did_you_mean, nearest
+from ftstan.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 EXIT_OK = 0
 EXIT_ERROR = 1
-EXIT_USAGE = 2
+#: For every command, and what none of them says by it: ``EX_USAGE`` of sysexits(3).
+EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130
+
+_WIDTH = 78
 
 WRONG_WORDS = "wrong words"
 INTERRUPTED = "interrupted"
+
+
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +46,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ``ConfigError``."""
         commands = f"commands: {', '.join(self.commands)}; " if self.commands else ""
-        raise ConfigError(f"{self.prog}: {message}", hint=f"{commands}see {self.prog} --help")
+        wrong = _CHOICE.search(message)
+        meant = did_you_mean(wrong[1], re.findall(r"'([^']*)'", wrong[2])) if wrong else ""
+        raise ConfigError(
+            f"{self.prog}: {message}{meant}", hint=f"{commands}see {self.prog} --help"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +58,7 @@ class Command:
     """A sub-command.
 
     ``run`` carries it out, and loads what that needs; ``configure`` adds its words. ``failed`` is
-    its exit status when it could not be carried out, ``usage`` for wrong words.
+    its exit status when it could not be carried out; for wrong words it is ``EXIT_USAGE``.
 
     ``statuses`` says what each of its exit statuses means.
     """
@@ -52,7 +67,6 @@ class Command:
     statuses: Mapping[int, str]
     configure: Callable[[argparse.ArgumentParser], None] = lambda _: None
     failed: int = EXIT_ERROR
-    usage: int = EXIT_USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,8 @@ class Entry:
 
     text: str
     load: Callable[[], Command]
+    examples: tuple[str, ...] = ()
+    """Words behind the program's name, as people type them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +94,10 @@ class Program:
 
         It knows all commands by name, and the words of the one that ``words`` name.
         """
-        wanted = None if words is None else next((w for w in words if not w.startswith("-")), "")
+        wanted = None if words is None else self._wanted(words)
         parser = Parser(prog=self.name, description=self.description)
         parser.commands = tuple(self.commands)
+        parser.add_argument("--version", action="version", version=f"ftstan {__version__}")
         commands = parser.add_subparsers(
             title="commands", dest="command", required=True, metavar="<command>"
         )
@@ -89,17 +106,39 @@ class Program:
             if wanted in (None, name):
                 command = entry.load()
                 told = "; ".join(f"{status}: {text}" for status, text in command.statuses.items())
-                added.epilog = f"Exit status: {told}."
+                shown = "".join(f"\n  {self.name} {example}" for example in entry.examples)
+                status = textwrap.fill(f"Exit status: {told}.", _WIDTH)
+                added.formatter_class = argparse.RawDescriptionHelpFormatter
+                added.epilog = f"examples:{shown}\n\n{status}" if shown else status
                 command.configure(added)
         return parser
+
+    def _wanted(self, words: Sequence[str]) -> str | None:
+        """The command that ``words`` name; ``None``: options before it may be those of any."""
+        if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
+            return None
+        return next((word for word in words if not word.startswith("-")), "")
+
+    def _read(self, words: Sequence[str]) -> argparse.Namespace:
+        parser = self.build_parser(words)
+        ordered = in_order(parser, words)
+        arguments, unknown = parser.parse_known_args(ordered)
+        if unknown:
+            command = leaf(parser, ordered)
+            word = next((one for one in unknown if one[:1] == "-"), " ")
+            near = nearest(word.partition("=")[0], flags(command)) if word[0] == "-" else ""
+            raise ConfigError(
+                f"{command.prog}: unrecognized arguments: {' '.join(unknown)}",
+                hint=(f"did you mean {near}? " if near else "") + f"see {command.prog} --help",
+            )
+        return arguments
 
     def run(self, words: Sequence[str]) -> int:
         """Carry out the command that ``words`` give; returns its exit status."""
         try:
-            arguments = self.build_parser(words).parse_args(words)
+            arguments = self._read(words)
         except ConfigError as error:
-            named = self.commands.get(words[0]) if words else None
-            return complain(error, named.load().usage if named is not None else EXIT_USAGE)
+            return complain(error, EXIT_USAGE)
         command = self.commands[arguments.command].load()
         try:
             status = command.run(arguments)
@@ -156,4 +195,8 @@ def completing(program: Callable[[], Program]) -> Entry:
         sys.stdout.write(completion.script(arguments.shell, program().build_parser()))
         return EXIT_OK
 
-    return Entry("print what a shell needs to complete these words", load)
+    return Entry(
+        "print what a shell needs to complete these words",
+        load,
+        ("completion bash", "completion fish"),
+    )

@@ -137,7 +137,8 @@ def _serve(
         else:
             log.stream.fatal(f"Failed to start: {error}")
         if error.hint:
-            log.stream.info(f"Hint: {error.hint}")
+            # Not below what runbooks filter for: a refusal without its hint is half of it.
+            log.stream.warning(f"Hint: {error.hint}")
         if options.log.remote_syslog or (options.log.syslog and not options.log.file):
             # Nobody sees a terminal there: the original says it on standard output, too.
             print(error.text)
@@ -195,7 +196,7 @@ def _report_bug(error: Exception) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "?"
     log.stream.fatal(f"Internal error: {type(error).__name__}: {error} ({place})")
-    log.stream.info("Hint: please report this line, with the lines that -SD shows before it")
+    log.stream.warning("Hint: please report this line, with the lines that -SD shows before it")
     for text in traceback.format_exception(error):
         for row in text.splitlines():
             log.stream.debug(row)

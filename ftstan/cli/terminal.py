@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
@@ -18,13 +19,35 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 400
 
+#: What the server calls a login or an address, and what these commands call it.
+_FLAGS = tuple(
+    (re.compile(rf"(?<![\w-]){theirs}(?![\w-])"), ours)
+    for theirs, ours in (
+        ("-ns", "--server"),
+        ("-user", "--user"),
+        ("-pass", "--pass"),
+        ("-auth", "--auth"),
+        ("nkey_seed_file or credentials", "--nkey or --creds"),
+        ("-?tls_client_cacert", "--tlsca"),
+        ("-?tls_client_cert", "--tlscert"),
+        ("-?tls_client_key", "--tlskey"),
+    )
+)
+
 
 def complain(error: FtstanError, status: int) -> int:
     """What went wrong and what to do, on standard error; returns ``status``."""
     say(str(error), file=sys.stderr)
     if error.hint:
-        say(f"hint: {error.hint}", file=sys.stderr)
+        say(f"hint: {own_flags(error.hint)}", file=sys.stderr)
     return status
+
+
+def own_flags(hint: str) -> str:
+    """A hint of the server's with the flags of these commands in it."""
+    for theirs, ours in _FLAGS:
+        hint = theirs.sub(ours, hint)
+    return hint
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:

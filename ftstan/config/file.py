@@ -26,7 +26,25 @@ def load(path: str, environment: Mapping[str, str] | None = None) -> Document:
         from ftstan.config import yaml  # noqa: PLC0415  # late: most files are none
 
         return yaml.parse(grammar.read_text(path), path)
-    return grammar.parse_file(path, environment)
+    text = grammar.read_text(path)
+    try:
+        return grammar.parse(text, path, environment)
+    except ConfigError as error:
+        if _is_yaml(text, path):
+            error.hint = (
+                f"this reads as YAML: let the name of {path} end in .yaml; else: {error.hint}"
+            )
+        raise
+
+
+def _is_yaml(text: str, path: str) -> bool:
+    """Whether a text that is wrong in the language of NATS servers is right in YAML."""
+    from ftstan.config import yaml  # noqa: PLC0415  # late, as above
+
+    try:
+        return bool(yaml.parse(text, path).entries)
+    except ConfigError:
+        return False
 
 
 def apply_files(
@@ -40,22 +58,28 @@ def apply_files(
     if not both and not streaming:
         return
     settings.file = both or streaming
-    document = load(settings.file, environment)
-    settings.warnings += document.warnings
+    document = _read(settings.file, settings, environment)
     shared = not both or not streaming
     natsfile.read(document, settings, streams=shared)
     if not shared:
         try:
-            document = load(streaming, environment)
+            document = _read(streaming, settings, environment)
         except ConfigError as error:
             if error.text.startswith("open "):
                 raise ConfigError(
                     f"error opening config file: {error.text}", hint=error.hint
                 ) from error
             raise
-        settings.warnings += document.warnings
         _warn_of_nats_keys(document, settings)
     streamfile.read(document, settings)
+
+
+def _read(path: str, settings: Settings, environment: Mapping[str, str] | None) -> Document:
+    document = load(path, environment)
+    settings.warnings += document.warnings
+    for one in document.repeated:
+        settings.warn_of_repeat(one.key, one.first, one.second)
+    return document
 
 
 def _warn_of_nats_keys(document: Document, settings: Settings) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.base.log import errno_text
 from ftstan.config.scanner import BLANKS, END, NEWLINES, SEPARATORS, WHITE, Scanner, Variable
-from ftstan.config.tree import Document, Node, Place, Value, shown
+from ftstan.config.tree import Document, Node, Place, Repeated, Value, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,10 @@ def parse(text: str, file: str, environment: Mapping[str, str] | None = None) ->
     them defines. Raises ``ConfigError``.
     """
     reader = _Reader(os.environ if environment is None else environment)
-    return Document(reader.read(text, file), tuple(reader.warnings), frozenset(reader.used))
+    entries = reader.read(text, file)
+    # A name that only variables refer to may be given a new value on the way.
+    repeated = (one for one in reader.repeated if one.first not in reader.used)
+    return Document(entries, tuple(reader.warnings), frozenset(reader.used), tuple(repeated))
 
 
 def parse_size(name: str, text: str, environment: Mapping[str, str] | None = None) -> int:
@@ -103,6 +106,7 @@ class _Reader:
     warnings: list[str] = field(default_factory=list)
     used: set[Place] = field(default_factory=set)
     """Places of the keys that variables referred to."""
+    repeated: list[Repeated] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     """The files that are open, each included by the one before it."""
     variables: list[str] = field(default_factory=list)
@@ -324,7 +328,10 @@ class _Parser:
         if self._keys:
             key, key_place = self._keys.pop()
             # The last of two equal keys wins, and has its place among the others.
-            container.pop(key, None)
+            former = container.pop(key, None)
+            # What an include says may be said anew on purpose: that is another file.
+            if former is not None and former.place.file == key_place.file:
+                self._reader.repeated.append(Repeated(key, former.place, key_place))
             container[key] = replace(node, place=key_place)
 
     def _resolve(self, variable: Variable, place: Place) -> Node:

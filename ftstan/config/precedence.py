@@ -46,6 +46,8 @@ class Settings:
     warnings: list[str] = field(default_factory=list)
     unknown_keys: list[str] = field(default_factory=list)
     """Those of the warnings that are about keys nobody knows."""
+    repeated_keys: list[str] = field(default_factory=list)
+    """Those that are about keys that stand twice."""
 
     def put(self, key: str, value: object, source: str, spelled: str = "") -> None:
         """Set an option by its key."""
@@ -60,6 +62,12 @@ class Settings:
     def warn_of_key(self, text: str) -> None:
         """Warn of a key that nobody reads."""
         self.unknown_keys.append(text)
+        self.warnings.append(text)
+
+    def warn_of_repeat(self, key: str, first: object, second: object) -> None:
+        """Warn of a key that was said before, at another place of the same map."""
+        text = f'{second}: the key "{key}" was already said at {first}; this one counts'
+        self.repeated_keys.append(text)
         self.warnings.append(text)
 
     def get(self, key: str) -> Setting:

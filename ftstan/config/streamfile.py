@@ -96,11 +96,19 @@ class _Reader:
     def _put(self, option: str, key: str, node: Node) -> None:
         written = key.lower() if option.startswith("sql_") else key
         value = streaming_value(BY_KEY[option], written, node)
+        former = self._settings.given.get(option)
+        if former is not None and former.spelled != key and self._is_name(option, former.spelled):
+            self._settings.warn_of_repeat(f"{former.spelled} or {key}", former.source, node.source)
         self._settings.put(option, value, node.source, key)
         is_key = option in ("encryption_key", "encryption_key_file")
         if is_key and not self._settings.value("encrypt"):
             # A key switches encryption on, an empty one too.
             self._settings.put("encrypt", True, node.source, key)
+
+    @staticmethod
+    def _is_name(option: str, spelled: str) -> bool:
+        """Whether a key of that spelling is the option itself, not another one that implies it."""
+        return spelled.lower() in BY_KEY[option].names
 
     def _map(self, section: Section, key: str, node: Node, *, shared: bool) -> None:
         entries = _map_of(

@@ -239,7 +239,11 @@ _COMMANDS = (
     _command(
         "check_config check-config", _B,
         "Show what is configured and where it comes from; start nothing"),
-    _command("strict", _B, "With --check_config: fail if there are keys that nobody knows"),
+    _command(
+        "unit", _S,
+        "With --check_config: with the environment and the flags of this systemd unit",
+        takes="unit"),
+    _command("strict", _B, "With --check_config: fail for what a start would suffer from, too"),
     _command(
         "dump_config dump-config", _B,
         "Print a file that says all of this, secrets included; start nothing"),

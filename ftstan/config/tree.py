@@ -44,17 +44,30 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """A key that stands twice in one map of one file; the second value counts.
+
+    ``first`` and ``second`` are the places of the two keys.
+    """
+
+    key: str
+    first: Place
+    second: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """The top-level map of a file, includes and variables resolved, and what its reader should be
     told about it.
 
     ``used``: where keys stand that variables refer to; nobody needs to know such a key for it to
-    make sense.
+    make sense. ``repeated``: the entries that a later one of the same map took the place of.
     """
 
     entries: dict[str, Node]
     warnings: tuple[str, ...] = ()
     used: frozenset[Place] = frozenset()
+    repeated: tuple[Repeated, ...] = ()
 
 
 def type_name(value: Value) -> str:

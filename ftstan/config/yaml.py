@@ -17,13 +17,15 @@ import yaml
 
 from ftstan.base.errors import ConfigError
 from ftstan.config.scanner import BLANKS, NEWLINES, Scanner, Variable
-from ftstan.config.tree import Document, Node, Place, Value
+from ftstan.config.tree import Document, Node, Place, Repeated, Value
 
 if TYPE_CHECKING:
     from yaml.nodes import Node as YamlNode
 
 #: Maps and lists in each other; more is a mistake, or worse.
 _MAX_DEPTH = 100
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 def parse(text: str, file: str) -> Document:
@@ -38,7 +40,8 @@ def parse(text: str, file: str) -> Document:
                 raise ConfigError(
                     f"{file}:1:1: expected keys and values", hint="write key: value, one a line"
                 )
-            entries = _Reader(loader, file).value(root, 0)
+            reader = _Reader(loader, file)
+            entries = reader.value(root, 0)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -56,7 +59,7 @@ def parse(text: str, file: str) -> Document:
     except RecursionError:
         raise _too_deep(file) from None
     assert isinstance(entries, dict)
-    return Document(entries)
+    return Document(entries, repeated=tuple(reader.repeated))
 
 
 def _too_deep(file: str) -> ConfigError:
@@ -70,6 +73,7 @@ class _Reader:
         self._loader = loader
         self._file = file
         self._known: dict[int, Value] = {}
+        self.repeated: list[Repeated] = []
 
     def value(self, node: YamlNode, depth: int) -> Value:
         """The value of a node; one that stands behind several aliases is made once."""
@@ -81,6 +85,8 @@ class _Reader:
 
     def _make(self, node: YamlNode, depth: int) -> Value:
         if isinstance(node, yaml.MappingNode):
+            # Before maps are merged: what a merged map says may be said anew on purpose.
+            self._note_repeated(node)
             self._loader.flatten_mapping(node)
             entries: dict[str, Node] = {}
             for key, value in node.value:
@@ -94,6 +100,16 @@ class _Reader:
             return [Node(self.value(item, depth + 1), self._place(item)) for item in node.value]
         assert isinstance(node, yaml.ScalarNode)
         return self._scalar(node.value, self._place(node), plain=node.style is None)
+
+    def _note_repeated(self, node: yaml.MappingNode) -> None:
+        seen: dict[str, Place] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            place = self._place(key)
+            if key.value in seen:
+                self.repeated.append(Repeated(key.value, seen[key.value], place))
+            seen[key.value] = place
 
     def _place(self, node: YamlNode) -> Place:
         return Place(self._file, node.start_mark.line + 1, node.start_mark.column + 1)

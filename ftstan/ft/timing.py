@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
+from ftstan.config.units import SECOND
 
 if TYPE_CHECKING:
     import random
+
+    from ftstan.config.options import FtOptions
 
 SPREAD = 0.10
 """Largest share by which the two heartbeat intervals of a process differ from their nominal
@@ -29,6 +32,11 @@ def spread(rng: random.Random, nominal: float, share: float) -> float:
     size = rng.random() * share * nominal
     return nominal + size if rng.random() < 0.5 else nominal - size
 
+
+#: Seconds between two looks at the lock, unless the operator says: on local file systems, and on
+#: those where each look is a request.
+_LOCAL_POLL_S = 0.05
+_NETWORK_POLL_S = 0.5
 
 _INTERVALS = (
     "hb_interval",
@@ -79,7 +87,22 @@ class FtTiming:
                 "interval "
                 f"(hb={_duration(self.hb_interval)} missed hb={_duration(self.hb_missed_interval)}",
                 hint="make ft_hb_missed_interval at least 1.1 times ft_hb_interval",
+                option="ft_hb_missed_interval",
             )
+
+
+def timing_of(ft: FtOptions, *, is_network: bool) -> FtTiming:
+    """The intervals that the operator asked for.
+
+    Raises ``ConfigError`` if the numbers cannot work together.
+    """
+    poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
+    return FtTiming(
+        hb_interval=ft.hb_interval / SECOND,
+        hb_missed_interval=ft.hb_missed_interval / SECOND,
+        poll_interval=poll,
+        steal_after=ft.steal_after / SECOND,
+    )
 
 
 def _duration(seconds: float) -> str:

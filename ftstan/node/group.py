@@ -24,7 +24,6 @@ from ftstan.base.errors import (
 )
 from ftstan.base.ratelimit import RateLimit
 from ftstan.base.states import NodeState
-from ftstan.config.units import SECOND
 from ftstan.ft import active as act
 from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
@@ -39,7 +38,7 @@ from ftstan.ft.subjects import (
     group_subject,
     heartbeat_subject,
 )
-from ftstan.ft.timing import FtTiming
+from ftstan.ft.timing import timing_of
 from ftstan.nats import tasks
 from ftstan.node.handover import SWITCHOVER_S, Handover, no_successor
 from ftstan.node.peers import Peers
@@ -47,7 +46,7 @@ from ftstan.node.peers import Peers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from ftstan.config.options import FtOptions, LinkOptions
+    from ftstan.config.options import LinkOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.ownership import StoreOwner
@@ -61,26 +60,14 @@ _LOG = {
     sb.Level.WARNING: log.stream.warning,
     sb.Level.ERROR: log.stream.error,
 }
-_LOCAL_POLL_S = 0.05
 #: A takeover is told when the first publish was answered, or after so long without one.
 _FIRST_ACK_WITHIN_S = 10.0
 _LOOK_FOR_ACK_S = 0.05
-_NETWORK_POLL_S = 0.5
 
 
 def _time(ns: int) -> str:
     at = dt.datetime.fromtimestamp(ns // 1_000_000_000, tz=dt.UTC)
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
-    poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
-    return FtTiming(
-        hb_interval=ft.hb_interval / SECOND,
-        hb_missed_interval=ft.hb_missed_interval / SECOND,
-        poll_interval=poll,
-        steal_after=ft.steal_after / SECOND,
-    )
 
 
 class Life(Protocol):
@@ -121,7 +108,7 @@ class FtGroup:
         self._operators = operators
         self._owner: StoreOwner = node.owner
         self._rng = node.random_class()
-        self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
+        self._timing = timing_of(node.options.ft, is_network=self._owner.is_network)
         self._word = word_of(node.options.ft)
         self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
         self._original_ns: int | None = (

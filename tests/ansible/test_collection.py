@@ -102,7 +102,7 @@ def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(
         host = file.name.partition(".")[0]
         checked = subprocess.run(
             [sys.executable, "-m", "ftstan.cli.server", "-check_config", "-strict", "-c",
-             str(file)],
+             str(file), "-dir", str(tmp_path)],
             cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert checked.returncode == 0, checked.stderr

@@ -212,6 +212,9 @@ def test_two_clean_stages_give_the_same_bytes(packages: Path, tmp_path: Path) ->
 def test_what_an_operator_needs_beside_the_server_is_there(packages: Path) -> None:
     wanted = {
         "/usr/share/ftstan/alerts.yml",
+        "/usr/share/ftstan/grafana.json",
+        "/usr/share/doc/ftstan/troubleshooting.md",
+        "/usr/share/doc/ftstan/compat/config.md",
         "/usr/share/doc/ftstan/operate.md",
         "/usr/lib/systemd/system/ftstan-drill.service",
         "/usr/lib/systemd/system/ftstan-drill.timer",

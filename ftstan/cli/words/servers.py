@@ -22,7 +22,12 @@ EXIT_CANNOT_ASK = 3
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
     """The flags that ``read_admin_key`` reads."""
-    parser.add_argument("--dir", metavar="DIR", help=f"the datastore, for its {KEY_NAME}")
+    parser.add_argument(
+        "--dir",
+        default="",
+        metavar="DIR",
+        help=f"the datastore, for its {KEY_NAME} (default: $FTSTAN_DIR, else the context's)",
+    )
     parser.add_argument(
         "--admin-key",
         "--key-file",

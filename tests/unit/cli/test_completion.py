@@ -35,12 +35,12 @@ def test_every_command_and_option_is_in_the_script(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("ftstanctl ", {*COMMANDS, "--help"}),
+        ("ftstanctl ", {*COMMANDS, "--help", "--version"}),
         ("ftstanctl st", {"store"}),
         ("ftstanctl ft s", {"status", "switchover"}),
         ("ftstanctl ft switchover --ti", {"--timeout"}),
         ("ftstanctl sub --first orders --dur", {"--durable"}),
-        ("ftstanctl nothing ", {*COMMANDS, "--help"}),
+        ("ftstanctl nothing ", {*COMMANDS, "--help", "--version"}),
     ],
 )
 def test_bash_offers_what_can_stand_there(
@@ -58,6 +58,34 @@ def test_bash_offers_what_can_stand_there(
     )
     done = subprocess.run([bash, "-c", asked], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == words
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("ftstanctl pub ", "channel"),
+        ("ftstanctl ft status --context ", "context"),
+        ("ftstanctl ft switchover --to ", "server"),
+        ("ftstanctl channel purge ", "channel"),
+    ],
+)
+def test_bash_offers_the_names_that_there_are_and_expands_none(
+    line: str, asked: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "completion"
+    file.write_text(script("bash", capsys))
+    typed = line.split(" ")
+    names = "orders\\n\\$(touch hurt)\\n"
+    command = (
+        f"cd {tmp_path}; source {file}; "
+        f'ftstanctl() {{ [ "$1 $2 $3 $4" = "{asked} ls --output names" ] && printf "{names}"; }}; '
+        f"COMP_WORDS=({' '.join(typed[:-1])} ''); COMP_CWORD={len(typed) - 1}; "
+        'COMPREPLY=(); _ftstanctl; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "orders" in done.stdout.split()
+    assert not (tmp_path / "hurt").exists()
     assert done.stderr == ""
 
 

@@ -267,7 +267,8 @@ def test_what_cannot_be_read_is_one_line_a_hint_and_status_2(
         [],
     ):
         status, out, err = run(capsys, *words)
-        assert (status, out, err.count("\n")) == (2, "", 2)
+        wrong_words = "nobody" in words or len(words) < 2
+        assert (status, out, err.count("\n")) == (64 if wrong_words else 2, "", 2)
         assert "hint: " in err
 
 
@@ -298,7 +299,7 @@ def test_the_datastore_is_found_in_words_then_in_the_environment_then_in_the_con
         monkeypatch.delenv(name, raising=False)
     for verb in ("ls", "dump", "verify", "du", "repair", "compact", "handover"):
         status, out, err = run(capsys, verb)
-        assert (status, out) == (2, ""), verb
+        assert (status, out) == (64, ""), verb
         assert "hint: " in err, verb
         assert "FTSTAN_DIR" in err, verb
     there = run(capsys, "ls", str(store))

@@ -14,6 +14,7 @@ from ftstan import COMPATIBLE_VERSION, __version__
 from ftstan.base.errors import NatsError
 from ftstan.cli.contexts import SETTINGS
 from ftstan.cli.ctl import COMMANDS, PROGRAM, main
+from ftstan.cli.program import EXIT_USAGE
 from ftstan.cli.terminal import complain, say
 from tools.man_ftstanctl import actions, leaves, manual
 
@@ -48,7 +49,7 @@ def test_the_help_of_a_command_says_what_its_exit_statuses_mean(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = COMMANDS[name].load()
-    meant = {0, command.usage} | ({command.failed} if name not in ONLY_WORDS else set())
+    meant = {0, EXIT_USAGE} | ({command.failed} if name not in ONLY_WORDS else set())
     assert meant - set(command.statuses) == set()
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])

@@ -60,7 +60,7 @@ def test_every_option_is_bound_to_a_field_or_read_by_the_command() -> None:
         "version",
         "help_tls",
     }
-    commands |= {"check_config", "strict", "dump_config", "completion"}
+    commands |= {"check_config", "strict", "unit", "dump_config", "completion"}
     assert {option.key for option in OPTIONS} - {option.key for option in CONFIGURED} == commands
 
 

@@ -172,7 +172,7 @@ def test_a_failed_start_is_a_line_in_the_log_and_a_hint(
     assert main([]) == 1
     fatal, hint = capfd.readouterr().err.splitlines()
     assert fatal.endswith("[FTL] STREAM: Failed to start: the disk is on fire")
-    assert hint.endswith("[INF] STREAM: Hint: call somebody")
+    assert hint.endswith("[WRN] STREAM: Hint: call somebody")
 
 
 def test_a_taken_port_is_a_line_of_the_nats_half(
@@ -311,11 +311,11 @@ def test_ftstanctl_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -
     assert "version" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["bogus"], [], ["version", "--bogus"]])
+@pytest.mark.parametrize("words", [["bogus"], []])
 def test_ftstanctl_refuses_what_it_does_not_know_and_lists_what_exists(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ctl.main(words) == 2
+    assert ctl.main(words) == 64
     _, hint = capsys.readouterr().err.splitlines()
     assert hint == f"hint: commands: {', '.join(ctl.COMMANDS)}; see ftstanctl --help"
     assert {"version", "store", "ft", "channel", "client", "server", "completion"} <= set(

@@ -397,7 +397,7 @@ def test_every_alert_has_its_section_in_the_page_for_operators(alert: str) -> No
     for part in ("**Means**", "**Look**", "**Do**"):
         assert part in found[1], part
     rule = ALERTS[alert]
-    assert rule["annotations"]["runbook"] == f"docs/operate.md#{alert.lower()}"
+    assert rule["annotations"]["runbook"] == f"/usr/share/doc/ftstan/operate.md#{alert.lower()}"
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert f"**Means** ({rule['labels']['severity']}):" in found[1]
 

@@ -1,0 +1,170 @@
+"""``ftstanctl`` as people type it: options anywhere, hints, one status, reports, names."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ftstan.cli import contexts
+from ftstan.cli.ctl import COMMANDS, PROGRAM, main
+from ftstan.cli.program import EXIT_USAGE
+from ftstan.cli.reports import channel_report, subscription_report
+from ftstan.cli.terminal import own_flags
+from ftstan.cli.wordorder import in_order
+from ftstan.version import __version__
+
+if TYPE_CHECKING:
+    import argparse
+
+Capture = pytest.CaptureFixture[str]
+
+
+def read(*words: str) -> argparse.Namespace:
+    return PROGRAM._read(words)  # what the program does first
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pub", "orders", "--count", "2", "text"),
+        ("pub", "--count=2", "orders", "text"),
+        ("pub", "orders", "text", "--count", "2"),
+        ("--count", "2", "pub", "orders", "text"),
+        ("pub", "orders", "--cou", "2", "--", "text"),
+    ],
+)
+def test_options_may_stand_anywhere(words: tuple[str, ...]) -> None:
+    got = read(*words)
+    assert (got.channel, got.data, got.count) == ("orders", "text", 2)
+
+
+def test_what_follows_two_dashes_and_negative_numbers_are_no_options() -> None:
+    assert read("pub", "orders", "--", "--count").data == "--count"
+    assert read("pub", "orders", "-5").data == "-5"
+
+
+def test_options_of_a_command_may_stand_before_its_verb() -> None:
+    got = read("ft", "--group", "g", "status", "--output", "json")
+    assert (got.verb, got.group, got.output) == ("status", "g", "json")
+
+
+def test_words_that_are_in_order_stay_as_they_are() -> None:
+    parser = PROGRAM.build_parser()
+    words = ["ft", "switchover", "--to", "x", "--wait", "3"]
+    assert in_order(parser, words) == words
+    assert in_order(parser, ["nothing", "--to", "x"]) == ["nothing", "--to", "x"]
+
+
+def test_the_version_is_told_as_by_other_programs(capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"ftstan {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_wrong_words_have_one_status_whatever_the_command(name: str, capsys: Capture) -> None:
+    assert main([name, "--no-such-flag"]) == EXIT_USAGE == 64
+    assert capsys.readouterr().err.count("hint: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pub", "a", "b", "--coutn", "2"), "hint: did you mean --count? see ftstanctl pub --help"),
+        (("ft", "stats"), 'did you mean "status"?'),
+        (("staore",), 'did you mean "store"?'),
+    ],
+)
+def test_a_slip_is_answered_with_the_nearest_word(
+    words: tuple[str, ...], said: str, capsys: Capture
+) -> None:
+    assert main(list(words)) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command_has_two_examples_that_can_be_typed(
+    name: str, capsys: Capture
+) -> None:
+    examples = COMMANDS[name].examples
+    assert len(examples) == 2
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    shown = capsys.readouterr().out
+    for example in examples:
+        assert f"\n  ftstanctl {example}\n" in shown
+        words = shlex.split(example)
+        assert words[0] == name
+        assert read(*words).command == name
+
+
+def test_hints_name_the_flags_of_this_command() -> None:
+    theirs = "give what this NATS server expects: -user and -pass, -auth, nkey_seed_file or "
+    assert own_flags(theirs + "credentials").endswith(
+        "--user and --pass, --auth, --nkey or --creds"
+    )
+    assert own_flags("start the NATS server, or correct -ns") == (
+        "start the NATS server, or correct --server"
+    )
+    assert own_flags("check --user") == "check --user"
+
+
+def test_the_key_of_what_changes_something_is_found_through_the_context(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    contexts.save("here", contexts.Context(dir="/nss/orders"))
+    for words in (("channel", "create", "a"), ("ft", "pause"), ("server", "drain")):
+        got = read(*words, "--context", "here")
+        contexts.fill(got)
+        assert got.dir == "/nss/orders"
+
+
+CHANNELS = [
+    {"name": "a", "first_seq": 11, "last_seq": 50, "msgs": 40},
+    {"name": "b", "first_seq": 1, "last_seq": 9, "msgs": 9},
+    {"name": "c", "first_seq": 0, "last_seq": 0, "msgs": 0},
+]
+
+
+def sub(channel: str, number: int, sent: int, **more: Any) -> dict[str, Any]:
+    usual = {"queue_name": "", "is_offline": False, "is_stalled": False, "pending_count": 0}
+    return {"channel": channel, "id": number, "last_sent": sent, **usual, **more}
+
+
+def test_the_reader_that_lost_most_and_is_the_furthest_behind_comes_first() -> None:
+    rows = subscription_report(
+        CHANNELS,
+        [
+            sub("c", 1, 0),
+            sub("b", 2, 9),
+            sub("b", 3, 2, is_stalled=True),
+            sub("a", 4, 4, is_offline=True),
+            sub("a", 5, 50, queue_name="q"),
+            sub("a", 6, 3, queue_name="q"),
+        ],
+    )
+    told = [(r["id"], r["state"], r["lag"], r["oldest_unread"], r["lost_to_limits"]) for r in rows]
+    assert told == [
+        (4, "offline", 40, 11, 6),
+        (3, "stalled", 7, 3, 0),
+        (5, "live", 0, 0, 0),
+        (6, "live", 0, 0, 0),
+        (2, "live", 0, 0, 0),
+        (1, "live", 0, 0, 0),
+    ]
+    (a, b, c) = channel_report(CHANNELS, rows)
+    assert [a["name"], a["lag"], a["lost_to_limits"], a["stalled"]] == ["a", 40, 6, 0]
+    assert [b["name"], b["lag"], b["stalled"], c["name"]] == ["b", 7, 1, "c"]
+
+
+def test_names_are_listed_one_a_line_for_completion(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: Capture
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("lab", "prod"):
+        contexts.save(name, contexts.Context(server="nats://x:1"))
+    assert main(["context", "ls", "--output", "names"]) == 0
+    assert capsys.readouterr().out == "lab\nprod\n"

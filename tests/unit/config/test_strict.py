@@ -1,0 +1,158 @@
+"""``-check_config -strict``: what a start would refuse, or take and suffer from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.cli.server import main
+from ftstan.config.file import load
+from tests.certificates import Certificates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Capture = pytest.CaptureFixture[str]
+USERS = "listen: '127.0.0.1:-1'\nauthorization { users: [ { user: a, password: b } ] }\n"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def complaints(capfd: Capture, text: str, *more: str, name: str = "s.conf") -> Sequence[str]:
+    """What a strict check says on standard error; empty if it finds nothing."""
+    Path(name).write_text(text)
+    status = main(["-c", name, "-check_config", "-strict", *more])
+    err = capfd.readouterr().err.splitlines()
+    assert status == (1 if err else 0)
+    return err
+
+
+def test_heartbeats_that_cannot_work_together_are_refused_without_strict_too(
+    capfd: Capture,
+) -> None:
+    Path("s.conf").write_text(
+        "streaming { store: file, dir: d, ft_group: g, ft_hb_interval: '3s'\n"
+        " ft_hb_missed_interval: '2s' }\n"
+    )
+    assert main(["-c", "s.conf", "-check_config"]) == 1
+    first, hint = capfd.readouterr().err.splitlines()
+    assert first.startswith("ft: the missed heartbeat interval needs to be at least 10%")
+    assert hint.startswith("hint: s.conf:2:2: ft_hb_missed_interval: ")
+
+
+@pytest.mark.parametrize(
+    "own",
+    ["", "streaming { user: a, password: wrong }\n", "streaming { user: c, password: b }\n"],
+)
+def test_a_server_that_its_own_nats_server_would_refuse_is_found(capfd: Capture, own: str) -> None:
+    assert complaints(capfd, USERS)[0].startswith(
+        "the embedded NATS server would refuse the streaming server: nats: Authorization Violation"
+    )
+    assert complaints(capfd, USERS + own)[1].startswith("hint: give what this NATS server expects")
+
+
+def test_a_login_that_holds_is_no_problem_and_a_hashed_password_is_compared(
+    capfd: Capture,
+) -> None:
+    own = "streaming { user: a, password: b }\n"
+    assert complaints(capfd, USERS + own) == []
+    # Of "b", with the least cost that there is.
+    hashed = "$2a$04$abcdefghijklmnopqrstuu12f.Pu8ic0A965BfTwGcW6x7Xin9Xgu"
+    told = USERS.replace("password: b", f"password: '{hashed}'")
+    assert complaints(capfd, told + own) == []
+    assert complaints(capfd, told + "streaming { user: a, password: wrong }\n")
+
+
+def test_tls_that_the_servers_own_link_does_not_trust_or_cannot_show_itself_to_is_found(
+    capfd: Capture, place: Path
+) -> None:
+    made = Certificates.make(place / "tls")
+    text = "listen: '127.0.0.1:-1'\n" + made.server_lines(verify=True)
+    trust = f"client_ca: '{made.ca.cert}'"
+    show = f"client_cert: '{made.client.cert}', client_key: '{made.client.key}'"
+    for own in ("", trust):
+        first = complaints(capfd, f"{text}streaming {{ tls {{ {own} }} }}\n")[0]
+        assert first.startswith("the embedded NATS server would refuse the streaming server: ")
+    assert complaints(capfd, f"{text}streaming {{ tls {{ {trust}, {show} }} }}\n") == []
+
+
+def test_duplicate_channels_and_keys_are_told_with_both_places(capfd: Capture) -> None:
+    err = complaints(
+        capfd,
+        "port: 4444\nstreaming { id: a, cluster_id: b\n store_limits { channels {\n"
+        " foo { max_msgs: 1 }\n foo { max_msgs: 2 } } } }\nport: 5555\n",
+    )
+    assert err[::2] == [
+        's.conf:5:2: the key "foo" was already said at s.conf:4:2; this one counts',
+        's.conf:6:1: the key "port" was already said at s.conf:1:1; this one counts',
+        's.conf:2:20: the key "id or cluster_id" was already said at s.conf:2:13; this one counts',
+    ]
+
+
+def test_a_key_that_stands_twice_is_a_warning_without_strict(capfd: Capture) -> None:
+    Path("s.conf").write_text("port: 4444\nport: 5555\n")
+    assert main(["-c", "s.conf", "-check_config"]) == 0
+    out, err = capfd.readouterr()
+    assert "port = 5555" in out
+    assert err == (
+        'warning: s.conf:2:1: the key "port" was already said at s.conf:1:1; this one counts\n'
+    )
+
+
+def test_what_an_include_or_a_merged_map_says_may_be_said_anew_and_so_may_variables(
+    capfd: Capture,
+) -> None:
+    Path("common.conf").write_text("port: 4444\n")
+    text = "include 'common.conf'\nport: 5555\n"
+    text += "X: 6s\nping_interval: $X\nX: 7s\nwrite_deadline: $X\n"
+    assert complaints(capfd, text) == []
+    merged = "x: &x { max_msgs: 1 }\nstreaming:\n  store_limits:\n    <<: *x\n    max_msgs: 2\n"
+    Path("s.yaml").write_text(merged)
+    assert load("s.yaml").repeated == ()
+
+
+def test_yaml_knows_keys_that_stand_twice(capfd: Capture) -> None:
+    err = complaints(capfd, "port: 4444\nport: 5555\n", name="s.yaml")
+    assert err[0].startswith('s.yaml:2:1: the key "port" was already said at s.yaml:1:1')
+
+
+def test_yaml_in_a_conf_is_recognized(capfd: Capture) -> None:
+    err = complaints(capfd, "streaming:\n  cluster_id: orders\n  store: memory\n")
+    assert err[0] == "Parse error on line 2: 'Expected value but found new line'"
+    assert err[1].startswith("hint: this reads as YAML: let the name of s.conf end in .yaml; else:")
+    assert "YAML" not in complaints(capfd, "streaming {\n : } [\n")[1]
+
+
+def test_a_memory_store_cannot_be_clustered(capfd: Capture) -> None:
+    Path("s.conf").write_text("streaming { cluster { } }\n")
+    assert main(["-c", "s.conf", "-check_config", "-strict"]) == 1
+    assert "not supported with MEMORY store type" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("streaming { store: file, dir: '%s/none/d' }", "dir"),
+        ("log_file: '%s/none/x.log'", "log_file"),
+        ("pid_file: '%s/none/x.pid'", "pid_file"),
+        ("ports_file_dir: '%s/none'", "ports_file_dir"),
+    ],
+)
+def test_a_directory_that_is_missing_is_told(
+    capfd: Capture, place: Path, text: str, key: str
+) -> None:
+    first, hint = complaints(capfd, text.replace("%s", str(place)))
+    assert first == f"{key}: the directory {place}/none is not there"
+    assert hint.startswith("hint: s.conf:1:")
+    (place / "none").mkdir()
+    assert complaints(capfd, text.replace("%s", str(place))) == []
+
+
+def test_values_that_nobody_can_want_fail(capfd: Capture) -> None:
+    assert complaints(capfd, "streaming { hb_timeout: '0s' }")[0].startswith("hb_timeout is 0s")
