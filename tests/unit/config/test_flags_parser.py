@@ -97,6 +97,7 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
             "monitor_client_ca",
         ),
         *("monitor_open_health", "admin_key"),
+        *("encryption_accept_mixed", "encryption_refuse_plain"),
         *("check_config", "check-config", "strict", "unit", "completion"),
         *("dump_config", "dump-config"),
     }
