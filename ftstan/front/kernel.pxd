@@ -134,6 +134,7 @@ cdef extern from *:
         EPOLL_CTL_DEL
         EPOLL_CLOEXEC
         MSG_NOSIGNAL
+        MSG_PEEK
         SHUT_WR
     ctypedef union epoll_data:
         uint64_t u64
