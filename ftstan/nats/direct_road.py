@@ -17,6 +17,8 @@ from ftstan.base.log import nats as log
 from ftstan.config.options import ServerTlsOptions
 from ftstan.front.listener import LOOPBACK, Front
 from ftstan.nats.generated import MAX_PENDING
+from ftstan.nats.launch import client_url
+from ftstan.nats.url import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,10 +83,13 @@ def ends_tls(nats: NatsOptions | NatsServerOptions) -> bool:
 
 def link_options(link: LinkOptions, nats: NatsOptions) -> LinkOptions:
     """What our links show to the NATS server behind a listener: the login of ``link``, and no TLS
-    if that has ended before.
+    if that has ended before. Raises ``NatsError`` if it would not trust the certificate.
     """
     if not ends_tls(nats):
         return link
+    from ftstan.nats import listener_tls  # noqa: PLC0415  # as above
+
+    listener_tls.check_trusted(nats.tls, link, parse_url(client_url(nats.host, nats.port)))
     return replace(
         link,
         secure=False,

@@ -8,13 +8,16 @@ curves that are not the ordinary ones. Loaded only where clients connect with TL
 from __future__ import annotations
 
 import os
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError
 from ftstan.front import openssl
+from ftstan.nats.tls import client_context, explain, server_name
 
 if TYPE_CHECKING:
-    from ftstan.config.options import ServerTlsOptions
+    from ftstan.config.options import LinkOptions, ServerTlsOptions
+    from ftstan.nats.url import NatsUrl
 
 #: What the NATS server takes for 0 (s).
 HANDSHAKE_S: Final = 2.0
@@ -79,3 +82,26 @@ def make(tls: ServerTlsOptions) -> int:
 def handshake_s(tls: ServerTlsOptions) -> float:
     """How long a handshake may take, in seconds."""
     return tls.timeout if tls.timeout > 0 else HANDSHAKE_S
+
+
+def check_trusted(tls: ServerTlsOptions, link: LinkOptions, url: NatsUrl) -> None:
+    """See whether our own link, at ``url``, would trust the server's certificate, as it had to if
+    the NATS server had it. Raises ``NatsError``.
+
+    Nothing is connected: it is about certificates that do not belong together, found when the
+    server starts and not when they are renewed.
+    """
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(tls.cert_file, tls.key_file)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = ours.wrap_bio(there, back, server_side=True)
+    name = server_name(url.host, link)
+    client = client_context(link).wrap_bio(back, there, server_hostname=name)
+    try:
+        for side in (client, server, client):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    except ssl.SSLError as error:
+        raise explain(error, url, link) from error

@@ -120,7 +120,10 @@ class Early:
         lines = guard.lines + b"SUB %b %d\r\n" % (discovery.encode(), SID_CONNECT)
         login = presented(options.link, options.nats)
         if self._front is not None:
-            login = link_options(login, options.nats)
+            try:
+                login = link_options(login, options.nats)
+            except FtstanError:  # the node tells of it
+                return
         if login.user or login.password or login.token or read_key(login):
             # Until our NATS server has named its ports, a stranger may hold one: it is not to be
             # shown a login. The node connects later.

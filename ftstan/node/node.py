@@ -282,9 +282,10 @@ class Node(Context):
                 self.front = open_front(options)
         if self.front is not None:
             asyncio.get_running_loop().add_reader(self.front.events, tell_events, self.front)
-            self.presented = link_options(self.presented, options.nats)
         self.child = NatsServerChild(child_options(options), launched=launched, front=self.front)
         await self.child.start()
+        if self.front is not None:
+            self.presented = link_options(self.presented, options.nats)
         if options.config_file:
             log.nats.info(f"Using configuration file: {options.config_file}")
         if reason := why_not(options):

@@ -134,6 +134,7 @@ class Reloader:
             await child.reload(child_options(new))
             return
         # Before the NATS server changes anything: it cannot be asked to take that back.
+        await asyncio.to_thread(link_options, presented(new.link, new.nats), new.nats)
         made = await asyncio.to_thread(make_tls, new.nats)
         try:
             if reason := why_not(new):
