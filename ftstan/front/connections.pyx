@@ -30,6 +30,7 @@ from ftstan.front.kernel cimport (
     epoll_event,
     epoll_wait,
     front_accept,
+    front_acknowledge,
     front_address,
     front_connect,
     front_is_scarce,
@@ -498,6 +499,9 @@ cdef class Connections:
             c.tls = OPEN
             self._shaking -= 1
             self.encrypted += 1
+            # There is nothing to answer to the end of a handshake, and the client's kernel may keep
+            # its next bytes until that has arrived.
+            front_acknowledge(c.fd)
             # What came behind it may have been read with it.
             c.has_more = True
             if not c.is_up_gone:
