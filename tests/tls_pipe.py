@@ -37,7 +37,8 @@ class TlsPipe:
         """Do the handshake. Raises ``ssl.SSLError``, ``OSError``."""
         self.raw = raw
         self.piece = piece
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
         self.ssl = (context or unverified()).wrap_bio(self._in, self._out)
         self._lock = threading.Lock()
         while True:

@@ -37,7 +37,7 @@ cdef struct Connection:
     #: The same of the NATS server.
     Queue heard_up
     Queue said_up
-    #: Of the client, and how far it is. It is one end of its socket's: ``said`` is not encrypted yet.
+    #: Of the client, and how far it is; ``said`` is not encrypted yet.
     void* ssl
     Tls tls
     #: Bytes at the beginning of ``said`` that go out as they are.

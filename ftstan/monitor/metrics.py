@@ -178,9 +178,7 @@ METRICS: Final = {
         ),
         _m("client_slow", "counter", "Clients that were ended because they did not read"),
         _m("client_tls", "gauge", "Connections of clients whose TLS ends in this server"),
-        _m(
-            "client_tls_failed", "counter", "TLS handshakes of clients that failed or took too long"
-        ),
+        _m("client_tls_failed", "counter", "TLS handshakes of clients that failed"),
         _m(
             "handover_unanswered",
             "counter",

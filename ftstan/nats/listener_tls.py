@@ -93,7 +93,8 @@ def check_trusted(tls: ServerTlsOptions, link: LinkOptions, url: NatsUrl) -> Non
     """
     ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.load_cert_chain(tls.cert_file, tls.key_file)
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    there = ssl.MemoryBIO()
+    back = ssl.MemoryBIO()
     server = ours.wrap_bio(there, back, server_side=True)
     name = server_name(url.host, link)
     client = client_context(link).wrap_bio(back, there, server_hostname=name)

@@ -606,10 +606,10 @@ class TestTls:
         node.subscribe("me", "sub", all=True)
         node.publish("me", "one", "two")
         node.wait_for("sub", [1, 2])
+        # Connect, subscribe, publishes, acks; answers, messages.
+        until(lambda: server.serverz()["direct_road"]["direct_in"] >= 6, "the acks")
         road = server.serverz()["direct_road"]
         assert road["encrypted"] == road["connections"] == 1
-        # Connect, subscribe, publishes, acks; answers, messages.
-        assert road["direct_in"] >= 6
         assert road["direct_out"] >= 6
         (nats,) = children(server.pid)
         os.kill(nats, signal.SIGKILL)

@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -311,7 +311,7 @@ def test_what_cannot_be_used_is_told(certificates: Certificates) -> None:
 def test_what_the_nats_server_has_to_judge_stays_with_it(certificates: Certificates) -> None:
     tls = options_of(certificates)
 
-    def reason(**other: object) -> str:
+    def reason(**other: Any) -> str:
         return why_not(ServerOptions(nats=NatsOptions(tls=replace(tls, **other))))
 
     assert reason() == ""
