@@ -29,8 +29,6 @@ class TlsPipe:
     TLS that are sent at once.
     """
 
-    family = socket.AF_UNSPEC
-
     def __init__(
         self, raw: socket.socket, context: ssl.SSLContext | None = None, *, piece: int = 0
     ) -> None:

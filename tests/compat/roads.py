@@ -115,7 +115,7 @@ class Wire:
             if not piece:
                 self.sock.sendall(data)
                 return
-            if self.sock.family == socket.AF_INET:
+            if isinstance(self.sock, socket.socket) and self.sock.family == socket.AF_INET:
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for at in range(0, len(data), piece):
                 self.sock.sendall(data[at : at + piece])
