@@ -16,6 +16,7 @@ MODULES = [
     "ftstan/front/connections.pyx",
     "ftstan/front/interest.pyx",
     "ftstan/front/lines.pyx",
+    "ftstan/front/openssl.pyx",
     "ftstan/front/switch.pyx",
     "ftstan/load/traffic.pyx",
     "ftstan/stores/encryption/evp.pyx",

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from ftstan.front.interest cimport Owner, Subscription
 from ftstan.front.queue cimport Queue
+from ftstan.front.tls cimport Tls
 
 cdef enum:
     #: Bytes of a subject that is remembered.
@@ -36,6 +37,17 @@ cdef struct Connection:
     #: The same of the NATS server.
     Queue heard_up
     Queue said_up
+    #: Of the client, and how far it is; ``said`` is not encrypted yet.
+    void* ssl
+    Tls tls
+    #: Bytes at the beginning of ``said`` that go out as they are.
+    size_t plain
+    #: More has been read than was used: it is to be read again without waiting.
+    int has_more
+    #: A step of TLS waits until it can write.
+    int wants_write
+    bint is_again
+    Connection* next_again
     Hold hold
     uint64_t ticket
     #: It has waited for the core, and what it waited with may go.

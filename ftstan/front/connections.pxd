@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from ftstan.front.connection cimport Connection, Hold
 from ftstan.front.queue cimport Queue
+from ftstan.front.tls cimport front_tls
 
 cdef enum:
     #: Bytes that may wait for the core until clients are read no further; below a half they are.
@@ -15,6 +16,7 @@ cdef struct Command:
     char what
     int number
     int other
+    int64_t place
 
 
 cdef class Connections:
@@ -37,11 +39,20 @@ cdef class Connections:
     cdef bint _may_resume
     #: Connections that have no server yet, or that end.
     cdef size_t _timed
+    #: Connections that are read again without waiting.
+    cdef Connection* _again
+    #: What TLS needs; its context is NULL where clients speak plainly.
+    cdef front_tls _tls
+    #: Connections whose handshake is not over; steps of handshakes that this turn has left.
+    cdef size_t _shaking
+    cdef int _steps
     cdef char* _scratch
     cdef size_t _max_pending
     cdef readonly uint64_t connections
     cdef readonly uint64_t passing
     cdef readonly uint64_t slow
+    cdef readonly uint64_t encrypted
+    cdef readonly uint64_t not_shaken
 
     cdef void _turn(self) noexcept nogil
     cdef size_t _from_client(self, Connection* c, const char* data, size_t size) noexcept nogil
@@ -64,6 +75,15 @@ cdef class Connections:
     cdef void _server_left(self, Connection* c) noexcept nogil
     cdef void _cut(self, Connection* c) noexcept nogil
     cdef void _tell(self, const char* what, int fd) noexcept nogil
+    cdef void _tell_of_tls(self, Connection* c, const char* reason) noexcept nogil
+    cdef void _use_tls(self, front_tls* tls) noexcept nogil
+    cdef void _greet(self, Connection* c) noexcept nogil
+    cdef void _shake(self, Connection* c) noexcept nogil
+    cdef void _leave_tls(self, Connection* c) noexcept nogil
+    cdef void _close_client(self, Connection* c) noexcept nogil
+    cdef void _read_again(self) noexcept nogil
+    cdef ssize_t _receive(self, Connection* c, char* place) noexcept nogil
+    cdef bint _send_client(self, Connection* c) noexcept nogil
     cdef void _set_hold(self, Connection* c, Hold hold) noexcept nogil
     cdef void _touch(self, Connection* c) noexcept nogil
     cdef void _read_client(self, Connection* c) noexcept nogil

@@ -23,12 +23,14 @@ from ftstan.front.kernel cimport (
     EPOLL_CTL_DEL,
     EPOLL_CTL_MOD,
     MSG_NOSIGNAL,
+    MSG_PEEK,
     SHUT_WR,
     close,
     epoll_create1,
     epoll_event,
     epoll_wait,
     front_accept,
+    front_acknowledge,
     front_address,
     front_connect,
     front_is_scarce,
@@ -43,6 +45,20 @@ from ftstan.front.kernel cimport (
     write,
 )
 from ftstan.front.queue cimport Queue, drop, first, put, room, take, waiting
+from ftstan.front.tls cimport (
+    GREETING,
+    OPEN,
+    OVER,
+    PLAIN,
+    SHAKING,
+    front_tls,
+    front_tls_accept,
+    front_tls_block_sigpipe,
+    front_tls_close,
+    front_tls_read,
+    front_tls_shake,
+    front_tls_write,
+)
 
 cdef enum:
     EVENTS = 256
@@ -61,6 +77,13 @@ cdef enum:
     RETRY = 20
     #: Between two looks at connections that have nothing to do (ms).
     SWEEP = 1000
+    #: Connections at once whose handshake is not over; who comes then waits to be accepted.
+    MOST_SHAKING = 1024
+    #: Steps of handshakes between two looks at everybody else: one may cost a millisecond.
+    MOST_STEPS = 4
+    #: With which a handshake begins, and that of a client so old that it is told so.
+    HANDSHAKE = 0x16
+    SSL_2 = 0x80
 
 #: What an event is about that is no connection's.
 cdef enum:
@@ -98,6 +121,7 @@ cdef class Connections:
     def run(self) -> None:
         """Serve until the command to stop."""
         with nogil:
+            front_tls_block_sigpipe()
             while not self._is_over:
                 self._turn()
             while self._all != NULL:
@@ -107,6 +131,7 @@ cdef class Connections:
             if self._listening >= 0:
                 close(self._listening)
                 self._listening = -1
+            self._use_tls(NULL)
 
     cdef void _turn(self) noexcept nogil:
         cdef epoll_event[EVENTS] events
@@ -118,8 +143,9 @@ cdef class Connections:
         cdef int patience = SWEEP if self._all != NULL else -1
         if self._timed > 0 or (self._listening >= 0 and not self._is_accepting):
             patience = RETRY
-        if self._held > 0 and self._may_resume:
+        if self._again != NULL or (self._held > 0 and self._may_resume):
             patience = 0
+        self._steps = MOST_STEPS
         count = epoll_wait(self._poll, events, EVENTS, patience)
         for i in range(count):
             data = events[i].data.u64
@@ -134,9 +160,11 @@ cdef class Connections:
                 if data & 1:
                     if events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
                         self._read_server(c)
-                elif events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
+                elif c.wants_write or events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
                     self._read_client(c)
                 self._touch(c)
+        if self._again != NULL:
+            self._read_again()
         if self._held > 0 and self._may_resume:
             self._resume()
         self._flush()
@@ -181,6 +209,8 @@ cdef class Connections:
                     # Closing takes it out of the poll.
                     close(self._listening)
                     self._listening = -1
+            elif command.what == c'T':
+                self._use_tls(<front_tls*><uintptr_t>command.place)
             elif command.what == c'Q':
                 self._is_over = True
             else:
@@ -226,6 +256,9 @@ cdef class Connections:
             self._accept_later()
             return
         for i in range(64):
+            if self._shaking >= MOST_SHAKING:
+                self._accept_later()
+                return
             fd = front_accept(self._listening)
             if fd < 0:
                 if errno != EAGAIN and errno != EINTR:
@@ -242,6 +275,10 @@ cdef class Connections:
                 self._accept_later()
                 return
             self.connections += 1
+            if self._tls.context != NULL:
+                c.tls = GREETING
+                self._shaking += 1
+                self._touch(c)
             put(&c.said_up, line, front_proxy_line(fd, line, sizeof(line)))
             self._connect(c)
 
@@ -273,8 +310,7 @@ cdef class Connections:
         self._let_go(c)
         if c.until != 0:
             self._timed -= 1
-        if c.fd >= 0:
-            close(c.fd)
+        self._close_client(c)
         if c.up >= 0:
             close(c.up)
         self._free(c)
@@ -313,8 +349,8 @@ cdef class Connections:
         self._dead = NULL
         while c != NULL:
             following = c.next_dead
-            if c.is_dirty:
-                # It is in that list still.
+            if c.is_dirty or c.is_again:
+                # It is in such a list still.
                 c.next_dead = self._dead
                 self._dead = c
             else:
@@ -329,8 +365,7 @@ cdef class Connections:
             return
         c.is_gone = True
         self._let_go(c)
-        close(c.fd)
-        c.fd = -1
+        self._close_client(c)
         drop(&c.said)
         if not c.is_core:
             # It may have been held, with more to say.
@@ -354,6 +389,9 @@ cdef class Connections:
         close(c.up)
         c.up = -1
         drop(&c.said_up)
+        if c.tls == GREETING:
+            # It says why it does not greet.
+            c.plain = waiting(&c.said)
         if c == self._core:
             self._core = NULL
             self._may_resume = True
@@ -383,12 +421,148 @@ cdef class Connections:
             port = 0
         write(self._words, line, snprintf(line, sizeof(line), b"%s %s %d\n", what, address, port))
 
+    cdef void _tell_of_tls(self, Connection* c, const char* reason) noexcept nogil:
+        """Why a handshake failed."""
+        cdef char[160] line
+        cdef char[64] address
+        cdef int port = 0
+        cdef int six = 0
+        cdef int size
+        self.not_shaken += 1
+        if front_address(c.fd, 1, address, &port, &six):
+            size = snprintf(line, sizeof(line), b"tls %s %d %.80s\n", address, port, reason)
+            write(self._words, line, size)
+
     cdef void _set_hold(self, Connection* c, Hold hold) noexcept nogil:
         if c.hold == FREE and hold != FREE:
             self._held += 1
         elif c.hold != FREE and hold == FREE:
             self._held -= 1
         c.hold = hold
+
+    # ---- TLS
+
+    cdef void _use_tls(self, front_tls* tls) noexcept nogil:
+        """Take over what ``openssl.pyx`` has made, for those who come from now on; NULL: they speak
+        plainly.
+        """
+        if self._tls.context != NULL:
+            # Who has come with it keeps it.
+            self._tls.drop_context(self._tls.context)
+            self._tls.context = NULL
+        if tls != NULL:
+            self._tls = tls[0]
+            free(tls)
+
+    cdef void _greet(self, Connection* c) noexcept nogil:
+        """All that waits for the client now goes out plainly; it has so long for its handshake."""
+        c.tls = SHAKING
+        c.plain = waiting(&c.said)
+        if c.until == 0:
+            self._timed += 1
+        c.until = front_ms() + self._tls.timeout
+
+    cdef void _shake(self, Connection* c) noexcept nogil:
+        """One step of a handshake."""
+        cdef unsigned char[1] head
+        cdef const char* reason = NULL
+        cdef ssize_t got
+        cdef int done
+        if c.plain > 0 or self._steps == 0:
+            # It is told of again.
+            return
+        if c.ssl == NULL:
+            # Who says nothing costs nothing.
+            got = recv(c.fd, head, 1, MSG_PEEK)
+            if got < 0 and (errno == EAGAIN or errno == EINTR):
+                return
+            if got <= 0:
+                self._client_left(c)
+                return
+            if head[0] != HANDSHAKE and head[0] != SSL_2:
+                # A NATS server says nothing to it either. What is left unread would be a reset.
+                recv(c.fd, self._scratch, READ, 0)
+                self._tell_of_tls(c, b"the client does not speak TLS")
+                self._end(c)
+                return
+            if self._tls.context != NULL:
+                c.ssl = front_tls_accept(&self._tls, c.fd)
+            if c.ssl == NULL:
+                self._end(c)
+                return
+        self._steps -= 1
+        done = front_tls_shake(&self._tls, c.ssl, &c.wants_write, &reason)
+        if done < 0:
+            self._tell_of_tls(c, reason)
+            self._end(c)
+        elif done > 0:
+            c.tls = OPEN
+            self._shaking -= 1
+            self.encrypted += 1
+            # There is nothing to answer to the end of a handshake, and the client's kernel may keep
+            # its next bytes until that has arrived.
+            front_acknowledge(c.fd)
+            # What came behind it may have been read with it.
+            c.has_more = True
+            if not c.is_up_gone:
+                c.until = 0
+                self._timed -= 1
+
+    cdef void _leave_tls(self, Connection* c) noexcept nogil:
+        if c.tls == GREETING or c.tls == SHAKING:
+            self._shaking -= 1
+        elif c.tls == OPEN:
+            self.encrypted -= 1
+            if waiting(&c.said) == 0 and c.fd >= 0:
+                front_tls_close(&self._tls, c.ssl)
+        if c.ssl != NULL:
+            self._tls.drop(c.ssl)
+            c.ssl = NULL
+        if c.tls != PLAIN:
+            c.tls = OVER
+
+    cdef void _close_client(self, Connection* c) noexcept nogil:
+        self._leave_tls(c)
+        if c.fd >= 0:
+            close(c.fd)
+            c.fd = -1
+
+    cdef void _read_again(self) noexcept nogil:
+        """Read what the kernel does not tell of: it has been read already, and not used."""
+        cdef Connection* c = self._again
+        cdef Connection* following
+        self._again = NULL
+        while c != NULL:
+            following = c.next_again
+            c.is_again = False
+            if not c.is_dead and c.has_more and c.events & EPOLLIN:
+                self._read_client(c)
+                self._touch(c)
+            c = following
+
+    cdef ssize_t _receive(self, Connection* c, char* place) noexcept nogil:
+        """As ``recv``, of what the client means."""
+        if c.tls == PLAIN:
+            return recv(c.fd, place, READ, 0)
+        return front_tls_read(&self._tls, c.ssl, place, READ, &c.has_more, &c.wants_write)
+
+    cdef bint _send_client(self, Connection* c) noexcept nogil:
+        """Send what is taken now; false: nobody is there."""
+        cdef ssize_t sent
+        if c.tls == PLAIN:
+            return self._send(c.fd, &c.said)
+        while c.plain > 0:
+            sent = send(c.fd, first(&c.said), c.plain, MSG_NOSIGNAL)
+            if sent < 0:
+                return errno == EAGAIN or errno == EINTR
+            take(&c.said, sent)
+            c.plain -= sent
+        while c.tls == OPEN and waiting(&c.said) > 0:
+            sent = front_tls_write(&self._tls, c.ssl, first(&c.said), waiting(&c.said))
+            if sent < 0:
+                return errno == EAGAIN
+            take(&c.said, sent)
+        return True
 
     # ---- events
 
@@ -405,14 +579,18 @@ cdef class Connections:
         cdef char* place
         if c.is_gone or c.fd < 0:
             return
-        if c.is_up_gone or c.is_cut:
+        if c.tls == SHAKING:
+            self._shake(c)
+            return
+        if c.is_up_gone or c.is_cut or c.tls == GREETING:
             # Nobody wants to know: only whether it is there.
-            got = recv(c.fd, self._scratch, READ, 0)
+            c.has_more = False
+            got = recv(c.fd, self._scratch, READ, MSG_PEEK if c.tls == GREETING else 0)
             if got == 0 or (got < 0 and errno != EAGAIN and errno != EINTR):
                 self._end(c)
             return
         if waiting(&c.heard) == 0:
-            got = recv(c.fd, self._scratch, READ, 0)
+            got = self._receive(c, self._scratch)
             if got > 0:
                 used = self._from_client(c, self._scratch, got)
                 if not c.is_dead and used < <size_t>got and not put(
@@ -425,7 +603,7 @@ cdef class Connections:
             if place == NULL:
                 self._end(c)
                 return
-            got = recv(c.fd, place, READ, 0)
+            got = self._receive(c, place)
             if got > 0:
                 c.heard.end += got
                 self._go_on(c)
@@ -509,7 +687,7 @@ cdef class Connections:
             self._end(c)
             return
         if c.fd >= 0 and waiting(&c.said) > 0:
-            if not self._send(c.fd, &c.said):
+            if not self._send_client(c):
                 self._client_left(c)
                 return
             if c.is_core and waiting(&c.said) <= CORE_MOST // 2:
@@ -530,10 +708,20 @@ cdef class Connections:
     cdef void _await(self, Connection* c) noexcept nogil:
         cdef uint32_t events = 0
         if c.fd >= 0:
-            if c.hold == FREE and waiting(&c.said_up) < PASS_MOST:
-                events |= EPOLLIN
-            if waiting(&c.said) > 0:
-                events |= EPOLLOUT
+            if c.tls == GREETING or c.tls == SHAKING:
+                if c.plain > 0 or c.wants_write:
+                    events |= EPOLLOUT
+                elif c.tls == SHAKING:
+                    events |= EPOLLIN
+            else:
+                if c.hold == FREE and waiting(&c.said_up) < PASS_MOST:
+                    events |= EPOLLIN
+                if waiting(&c.said) > 0 or c.wants_write:
+                    events |= EPOLLOUT
+                if c.has_more and events & EPOLLIN and not c.is_again:
+                    c.is_again = True
+                    c.next_again = self._again
+                    self._again = c
             if events != c.events:
                 c.events = events
                 front_watch(
@@ -572,6 +760,8 @@ cdef class Connections:
             if c.until != 0 and now >= c.until:
                 c.until = 0
                 self._timed -= 1
+                if c.tls == SHAKING and c.fd >= 0:
+                    self._tell_of_tls(c, b"timeout")
                 if c.up < 0 and not c.is_gone and not c.is_up_gone:
                     self._connect(c)
                 else:

@@ -72,6 +72,13 @@ cdef extern from *:
         setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     }
 
+    /* Tell the other side at once that all has come: it may wait with what it sends next. */
+    static inline void front_acknowledge(int fd)
+    {
+        int on = 1;
+        setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+    }
+
     static inline int front_accept(int listening)
     {
         int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -134,6 +141,7 @@ cdef extern from *:
         EPOLL_CTL_DEL
         EPOLL_CLOEXEC
         MSG_NOSIGNAL
+        MSG_PEEK
         SHUT_WR
     ctypedef union epoll_data:
         uint64_t u64
@@ -152,6 +160,7 @@ cdef extern from *:
     int front_address(int fd, int peer, char* text, int* port, int* six) nogil
     int front_proxy_line(int fd, char* line, size_t size) nogil
     bint front_is_scarce(int fd, uint64_t used, unsigned int reserve) nogil
+    void front_acknowledge(int fd) nogil
     int front_accept(int listening) nogil
     int front_connect(int port) nogil
     int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data) nogil

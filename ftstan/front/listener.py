@@ -18,7 +18,7 @@ from typing import Final
 from ftstan.front.switch import Switch
 
 _BACKLOG: Final = 4096
-_COMMAND: Final = struct.Struct("@cii")
+_COMMAND: Final = struct.Struct("@ciiq")
 #: Bytes in either direction between the core and the listener's thread, if the machine allows it.
 _CORE_BYTES: Final = 4 << 20
 #: Where the NATS server behind it listens.
@@ -38,7 +38,8 @@ class FrontStatus:
     ``direct_in``: messages that clients published and the core got directly; ``direct_out``: those
     of the core that clients got directly. ``passed_in`` and ``passed_out``: messages through the
     NATS server. ``connections``: clients that are there; ``passing``: those of them whose
-    messages all go through the NATS server. ``slow``: ended because they did not read.
+    messages all go through the NATS server; ``encrypted``: those with TLS. ``slow``: ended because
+    they did not read; ``not_shaken``: because their handshake failed.
     """
 
     is_direct: bool
@@ -49,6 +50,8 @@ class FrontStatus:
     passed_in: int
     passed_out: int
     slow: int
+    encrypted: int
+    not_shaken: int
 
 
 class Front:
@@ -109,6 +112,12 @@ class Front:
         """
         self._order(b"S", self.server_port if on else 0)
 
+    def use_tls(self, made: int) -> None:
+        """End TLS of those who come from now on with what ``openssl.make`` has made, which is the
+        listener's from then on; 0: they speak plainly.
+        """
+        self._order(b"T", place=made)
+
     def close_port(self) -> None:
         """Take no new clients any more; those that are there stay."""
         if self._socket.fileno() >= 0:
@@ -138,11 +147,13 @@ class Front:
             passed_in=switch.passed_in,
             passed_out=switch.passed_out,
             slow=switch.slow,
+            encrypted=switch.encrypted,
+            not_shaken=switch.not_shaken,
         )
 
     def read_events(self) -> list[tuple[str, str]]:
-        """What has happened: ``slow`` or ``full``, and which client's address; none may be missing
-        but when there were very many.
+        """What has happened: ``slow``, ``full``, ``crowd`` or ``tls``, and which client's address,
+        for ``tls`` with the reason; none may be missing but when there were very many.
         """
         with contextlib.suppress(BlockingIOError):
             lines = os.read(self.events, 65536).decode("ascii", "replace").splitlines()
@@ -160,9 +171,9 @@ class Front:
             os.close(end)
         self._obeyed = -1
 
-    def _order(self, what: bytes, number: int = 0, other: int = -1) -> None:
+    def _order(self, what: bytes, number: int = 0, other: int = -1, *, place: int = 0) -> None:
         if self._obeyed >= 0:
-            os.write(self._obeyed, _COMMAND.pack(what, number, other))
+            os.write(self._obeyed, _COMMAND.pack(what, number, other, place))
 
 
 def free_port() -> int:

@@ -6,6 +6,8 @@ class Switch:
     passed_in: int
     passed_out: int
     slow: int
+    encrypted: int
+    not_shaken: int
 
     def __init__(self, *, commands: int, words: int, max_line: int, max_pending: int) -> None: ...
     def run(self) -> None: ...

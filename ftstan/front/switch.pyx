@@ -49,6 +49,7 @@ from ftstan.front.lines cimport (
     read_server_line,
 )
 from ftstan.front.queue cimport first, put, room, take, waiting
+from ftstan.front.tls cimport GREETING, PLAIN
 
 cdef enum:
     #: Subscriptions that are looked at for one message.
@@ -57,6 +58,8 @@ cdef enum:
     MOST_QUEUED = 64
     #: Of a line that has no end yet, beside its words.
     ROOM_FOR_BLANKS = 1024
+    #: Bytes of ``"max_payload":``.
+    MAX_PAYLOAD_SIZE = 14
 
 
 cdef class Switch(Connections):
@@ -621,6 +624,12 @@ cdef class Switch(Connections):
                 is_dropped = self._ponged(c)
             elif line.kind == INFO:
                 self._learn(&line)
+                if c.tls != PLAIN:
+                    put(&c.said, data + kept, used - kept)
+                    self._demand_tls(c, data + used, whole)
+                    kept = used + whole
+                    if c.tls == GREETING:
+                        self._greet(c)
             if is_dropped:
                 put(&c.said, data + kept, used - kept)
                 kept = used + whole
@@ -630,6 +639,15 @@ cdef class Switch(Connections):
         if not put(&c.said, data + kept, used - kept):
             self._end(c)
         return used
+
+    cdef void _demand_tls(self, Connection* c, const char* info, size_t size) noexcept nogil:
+        """Hand on an INFO of a NATS server that knows nothing of TLS, where it would say so."""
+        cdef const char* at = front_find(info, size, b'"max_payload":')
+        cdef size_t before = at - info - MAX_PAYLOAD_SIZE if at != NULL else 0
+        put(&c.said, info, before)
+        if at != NULL and front_find(info, size, b'"tls_required":') == NULL:
+            put(&c.said, b'"tls_required":true,', 20)
+        put(&c.said, info + before, size - before)
 
     cdef bint _count(self, Connection* c, Line* line) noexcept nogil:
         """Count a message of the NATS server; false: the client has got all that it asked for."""

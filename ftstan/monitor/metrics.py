@@ -177,6 +177,8 @@ METRICS: Final = {
             "direction",
         ),
         _m("client_slow", "counter", "Clients that were ended because they did not read"),
+        _m("client_tls", "gauge", "Connections of clients whose TLS ends in this server"),
+        _m("client_tls_failed", "counter", "TLS handshakes of clients that failed"),
         _m(
             "handover_unanswered",
             "counter",
@@ -354,6 +356,8 @@ def _front(front: FrontStatus) -> Iterator[Family]:
         },
     )
     yield _samples("client_slow", {(): front.slow})
+    yield _samples("client_tls", {(): front.encrypted})
+    yield _samples("client_tls_failed", {(): front.not_shaken})
 
 
 def _numbers(f: NodeFigures) -> dict[str, float | None]:

@@ -41,6 +41,8 @@ _OURS = (
     "PROXY protocol enabled for client connections",
 )
 LISTENING = "Listening for client connections on "
+#: What follows that line if the NATS server has TLS.
+TLS_REQUIRED = "TLS required for client connections"
 
 
 class LogSink(Protocol):

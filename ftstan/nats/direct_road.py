@@ -14,13 +14,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.log import nats as log
+from ftstan.config.options import ServerTlsOptions
 from ftstan.front.listener import LOOPBACK, Front
 from ftstan.nats.generated import MAX_PENDING
+from ftstan.nats.launch import client_url
+from ftstan.nats.url import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ftstan.config.options import ServerOptions
+    from ftstan.config.options import LinkOptions, NatsOptions, ServerOptions
     from ftstan.nats.generated import NatsServerOptions
 
 #: Keys of the NATS server's file with which messages go as without them.
@@ -47,8 +50,8 @@ def why_not(options: ServerOptions) -> str:
         return "the NATS server is another program's (-ns)"
     if options.partitioning:
         return "other servers of this cluster serve the same clients (partitioning)"
-    if nats.tls.enabled:
-        return "clients connect with TLS"
+    if reason := tls_why_not(nats):
+        return reason
     if nats.trace:
         return "what clients send is to be traced (-V)"
     for key, value in nats.settings.items():
@@ -61,16 +64,75 @@ def why_not(options: ServerOptions) -> str:
     return ""
 
 
+def tls_why_not(nats: NatsOptions | NatsServerOptions) -> str:
+    """Why TLS of clients cannot end in the listener; empty if it can, or if there is none."""
+    if not nats.tls.enabled:
+        return ""
+    # Late: a start without TLS loads nothing of it.
+    from ftstan.nats import listener_tls  # noqa: PLC0415
+
+    if isinstance(_login_timeout(nats.settings), str):
+        return 'clients connect with TLS, and "timeout" of their login is no number of seconds'
+    return listener_tls.why_not(nats.tls)
+
+
+def ends_tls(nats: NatsOptions | NatsServerOptions) -> bool:
+    """Whether TLS of clients ends in the listener, where there is one."""
+    return nats.tls.enabled and not tls_why_not(nats)
+
+
+def link_options(link: LinkOptions, nats: NatsOptions) -> LinkOptions:
+    """What our links show to the NATS server behind a listener: the login of ``link``, and no TLS
+    if that has ended before. Raises ``NatsError`` if it would not trust the certificate.
+    """
+    if not ends_tls(nats):
+        return link
+    from ftstan.nats import listener_tls  # noqa: PLC0415  # as above
+
+    listener_tls.check_trusted(nats.tls, link, parse_url(client_url(nats.host, nats.port)))
+    return replace(
+        link,
+        secure=False,
+        client_ca="",
+        client_cert="",
+        client_key="",
+        server_name="",
+        insecure=False,
+    )
+
+
 def open_front(options: ServerOptions) -> Front:
-    """Open the port for clients. Raises ``OSError``."""
+    """Open the port for clients. Raises ``OSError``, and ``ConfigError`` for certificates."""
     nats = options.nats
     settings = nats.settings
-    return Front(
+    made = make_tls(nats)
+    front = Front(
         nats.host,
         nats.port,
         max_line=_number(settings, "max_control_line"),
         max_pending=_number(settings, "max_pending") or MAX_PENDING,
     )
+    front.use_tls(made)
+    return front
+
+
+def make_tls(nats: NatsOptions) -> int:
+    """What ``Front.use_tls`` takes: the certificates of now, 0 if TLS does not end there. Raises
+    ``ConfigError``.
+    """
+    if not ends_tls(nats):
+        return 0
+    from ftstan.nats import listener_tls  # noqa: PLC0415  # as above
+
+    return listener_tls.make(nats.tls)
+
+
+def drop_tls(made: int) -> None:
+    """Forget what ``make_tls`` has made, which no listener has taken."""
+    if made:
+        from ftstan.front import openssl  # noqa: PLC0415  # as above
+
+        openssl.drop(made)
 
 
 def behind(options: NatsServerOptions, front: Front) -> NatsServerOptions:
@@ -80,7 +142,26 @@ def behind(options: NatsServerOptions, front: Front) -> NatsServerOptions:
         settings["client_advertise"] = f"{_advertised(options)}:{front.port}"
     # Whose connection it is the listener says on each.
     settings["proxy_protocol"] = True
-    return replace(options, host=LOOPBACK, port=front.server_port, settings=settings)
+    tls = options.tls
+    if ends_tls(options):
+        _allow_for_handshake(options, settings)
+        tls = ServerTlsOptions()
+    return replace(options, host=LOOPBACK, port=front.server_port, settings=settings, tls=tls)
+
+
+def _allow_for_handshake(options: NatsServerOptions, settings: dict[str, object]) -> None:
+    """The NATS server waits for a login from its greeting on, of whose handshake it knows nothing.
+    With TLS it would begin behind that, and wait a second longer than for the handshake by itself.
+    """
+    from ftstan.nats.listener_tls import handshake_s  # noqa: PLC0415  # as above
+
+    logins = settings.get("authorization")
+    if not (logins or options.user or options.password or options.token):
+        return
+    handshake = handshake_s(options.tls)
+    own = _login_timeout(settings)
+    wait = handshake + (own if isinstance(own, float) and own > 0 else handshake + 1)
+    settings["authorization"] = (logins if isinstance(logins, dict) else {}) | {"timeout": wait}
 
 
 def tell_events(front: Front) -> None:
@@ -91,6 +172,9 @@ def tell_events(front: Front) -> None:
                 f"{address} - Slow Consumer Detected: more waits for it than max_pending allows",
                 backs_off=True,
             )
+        elif what == "tls":
+            client, port, reason = address.split(" ", 2)
+            log.error(f"{client}:{port} - TLS handshake error: {reason}", backs_off=True)
         elif what == "crowd":
             log.warning(
                 "Clients are served by the NATS server alone from now on: one message suits too "
@@ -117,6 +201,15 @@ def _own_address() -> str:
         address: str = probe.getsockname()[0]
         return address
     return ""
+
+
+def _login_timeout(settings: Mapping[str, object]) -> float | str:
+    """Seconds that a login may take, 0 if nothing is said; a text that only the NATS server
+    understands.
+    """
+    logins = settings.get("authorization")
+    value = logins.get("timeout", 0) if isinstance(logins, dict) else 0
+    return float(value) if isinstance(value, (int, float)) else str(value)
 
 
 def _number(settings: Mapping[str, object], key: str) -> int:

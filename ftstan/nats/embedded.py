@@ -18,7 +18,7 @@ from ftstan.base import log
 from ftstan.base.clock import Clock, SystemClock
 from ftstan.base.errors import ConfigError, NatsError
 from ftstan.nats import childlog, tasks
-from ftstan.nats.direct_road import behind
+from ftstan.nats.direct_road import behind, ends_tls
 from ftstan.nats.generated import NatsServerOptions, extra_token, refusal
 from ftstan.nats.launch import client_url, launch, write_configuration
 from ftstan.nats.watched import Watched
@@ -82,6 +82,7 @@ class NatsServerChild:
         front: Front | None = None,
     ) -> None:
         self._front = front
+        self._ends_tls = False
         self._options = self._placed(options)
         self._launched = launched
         self._clock = clock or SystemClock()
@@ -220,7 +221,10 @@ class NatsServerChild:
         await self._drained.wait()
 
     def _placed(self, options: NatsServerOptions) -> NatsServerOptions:
-        return behind(options, self._front) if self._front is not None else options
+        if self._front is None:
+            return options
+        self._ends_tls = ends_tls(options)
+        return behind(options, self._front)
 
     async def _spawn(self) -> None:
         """Start one process and wait until it is ready.
@@ -304,6 +308,9 @@ class NatsServerChild:
                 elif line.wanted:
                     if self._front is not None and line.text.startswith(childlog.LISTENING):
                         line = childlog.Line(line.level, childlog.LISTENING + self._front.address)
+                        if self._ends_tls:
+                            childlog.write(self._sink, line)
+                            line = childlog.Line(line.level, childlog.TLS_REQUIRED)
                     childlog.write(self._sink, line)
                     if line.level is None and not self._last_words:
                         self._last_words = line.text

@@ -24,7 +24,7 @@ from ftstan.base.errors import FtstanError
 from ftstan.broker.constants import SID_CONNECT
 from ftstan.front.listener import LOOPBACK
 from ftstan.nats.credentials import presented, read_key
-from ftstan.nats.direct_road import behind, open_front, why_not
+from ftstan.nats.direct_road import behind, link_options, open_front, why_not
 from ftstan.nats.generated import child_options
 from ftstan.nats.launch import client_url, launch
 from ftstan.nats.link import Link, UnreachableError
@@ -119,6 +119,11 @@ class Early:
         guard = Guard(Nuid(), discovery, cluster_id)
         lines = guard.lines + b"SUB %b %d\r\n" % (discovery.encode(), SID_CONNECT)
         login = presented(options.link, options.nats)
+        if self._front is not None:
+            try:
+                login = link_options(login, options.nats)
+            except FtstanError:  # the node tells of it
+                return
         if login.user or login.password or login.token or read_key(login):
             # Until our NATS server has named its ports, a stranger may hold one: it is not to be
             # shown a login. The node connects later.

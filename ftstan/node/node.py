@@ -44,7 +44,7 @@ from ftstan.config.units import SECOND
 from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
 from ftstan.ft.owned import OwnedAccess
 from ftstan.nats import portsfile, tasks
-from ftstan.nats.direct_road import open_front, tell_events, why_not
+from ftstan.nats.direct_road import link_options, open_front, tell_events, why_not
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
@@ -288,6 +288,8 @@ class Node(Context):
             asyncio.get_running_loop().add_reader(self.front.events, tell_events, self.front)
         self.child = NatsServerChild(child_options(options), launched=launched, front=self.front)
         await self.child.start()
+        if self.front is not None:
+            self.presented = link_options(self.presented, options.nats)
         if options.config_file:
             log.nats.info(f"Using configuration file: {options.config_file}")
         if reason := why_not(options):

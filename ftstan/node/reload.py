@@ -18,7 +18,7 @@ from ftstan.base import log
 from ftstan.base.errors import ConfigError, FtstanError, RefusedError, StoreError
 from ftstan.config.table import OPTIONS, RELOADABLE
 from ftstan.nats.credentials import presented
-from ftstan.nats.direct_road import why_not
+from ftstan.nats.direct_road import drop_tls, ends_tls, link_options, make_tls, why_not
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ftstan.config.options import LinkOptions, ServerOptions, StoreLimits
+    from ftstan.front.listener import Front
+    from ftstan.nats.embedded import NatsServerChild
     from ftstan.node.context import Context
 
 NO_FILE = "can only reload config when a file is provided using -c or --config"
@@ -105,11 +107,7 @@ class Reloader:
             if new.nats_servers:
                 log.stream.warning(ONLY_EMBEDDED)
             elif node.child is not None:
-                if node.front is not None and (reason := why_not(new)):
-                    # Before the NATS server judges by the new ones.
-                    node.front.forbid()
-                    log.nats.warning(f"Clients are served by the NATS server alone: {reason}")
-                await node.child.reload(child_options(new))
+                await self._reload_child(node.child, node.front, new)
             await self.reload_tls(new)
             limits = await self._limit(new.limits)
             node.options = new
@@ -129,6 +127,29 @@ class Reloader:
             for line in limits:
                 log.stream.info(f"Reloaded: {line}")
 
+    async def _reload_child(
+        self, child: NatsServerChild, front: Front | None, new: ServerOptions
+    ) -> None:
+        if front is None:
+            await child.reload(child_options(new))
+            return
+        # Before the NATS server changes anything: it cannot be asked to take that back.
+        await asyncio.to_thread(link_options, presented(new.link, new.nats), new.nats)
+        made = await asyncio.to_thread(make_tls, new.nats)
+        try:
+            if reason := why_not(new):
+                # Before the NATS server judges by the new ones.
+                front.forbid()
+                log.nats.warning(f"Clients are served by the NATS server alone: {reason}")
+            await child.reload(child_options(new))
+        except BaseException:
+            drop_tls(made)
+            raise
+        front.use_tls(made)
+        if new.nats.tls.enabled and not ends_tls(new.nats) and self._node.link is not None:
+            # Its next connection is TLS to the NATS server, of which the listener reads nothing.
+            self._node.link.through = None
+
     async def reload_tls(self, options: ServerOptions) -> None:
         """Use logins, keys and certificates of ``options`` from the next connections on.
 
@@ -141,7 +162,8 @@ class Reloader:
             log.stream.warning(line)
         # It reads the files once more, and their storage may hang.
         await asyncio.to_thread(node.monitor.renew, options.nats.tls)
-        self._renew(presented(options.link, options.nats))
+        shown = presented(options.link, options.nats)
+        self._renew(link_options(shown, options.nats) if node.front is not None else shown)
 
     async def _limit(self, limits: StoreLimits) -> list[str]:
         """Set other limits; returns what changed, a line each."""

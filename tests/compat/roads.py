@@ -22,9 +22,14 @@ from typing import TYPE_CHECKING
 
 from ftstan.front.listener import Front, free_port
 from ftstan.nats.binary import binary_path
+from ftstan.nats.listener_tls import make
+from tests.tls_pipe import TlsPipe, greeted
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
+
+    from ftstan.config.options import ServerTlsOptions
 
 HOST = "127.0.0.1"
 PATIENCE_S = 10.0
@@ -40,14 +45,20 @@ _INFO = re.compile(rb"INFO [^\r\n]*\r\n")
 class Nats:
     """A nats-server with a configuration of its own; ended by its pid."""
 
-    def __init__(self, *, proxy: bool, max_pending: int = 8 << 20) -> None:
+    def __init__(
+        self, *, proxy: bool, max_pending: int = 8 << 20, tls: ServerTlsOptions | None = None
+    ) -> None:
+        self.tls = tls
+        keys = f'cert_file: "{tls.cert_file}", key_file: "{tls.key_file}"' if tls else ""
         self.port = free_port()
         self._place = tempfile.TemporaryDirectory(prefix="roads-")
         conf = Path(self._place.name, "nats.conf")
         conf.write_text(
             f"host: {HOST}\nport: {self.port}\nmax_payload: {MAX_PAYLOAD}\n"
             f"max_control_line: {MAX_LINE}\nmax_pending: {max_pending}\n"
-            'write_deadline: "5s"\n' + ("proxy_protocol: true\n" if proxy else "")
+            'write_deadline: "5s"\n'
+            + ("proxy_protocol: true\n" if proxy else "")
+            + (f"tls {{ {keys}, timeout: {tls.timeout} }}\n" if tls else "")
         )
         self._process = subprocess.Popen(
             [binary_path(), "-c", str(conf)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -71,7 +82,7 @@ class Nats:
 class Wire:
     """A raw connection that remembers what it hears."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket | TlsPipe) -> None:
         self.sock = sock
         sock.settimeout(PATIENCE_S)
         self.heard = bytearray()
@@ -104,7 +115,7 @@ class Wire:
             if not piece:
                 self.sock.sendall(data)
                 return
-            if self.sock.family == socket.AF_INET:
+            if isinstance(self.sock, socket.socket) and self.sock.family == socket.AF_INET:
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for at in range(0, len(data), piece):
                 self.sock.sendall(data[at : at + piece])
@@ -189,9 +200,20 @@ class Play:
     """The connections of one session; ``front`` is None where it is played straight."""
 
     def __init__(
-        self, nats: Nats, *, fronted: bool, core: bool = True, max_pending: int = 8 << 20
+        self,
+        nats: Nats,
+        *,
+        fronted: bool,
+        core: bool = True,
+        max_pending: int = 8 << 20,
+        tls: ServerTlsOptions | None = None,
+        context: ssl.SSLContext | None = None,
+        piece: int = 0,
     ) -> None:
         self.nats = nats
+        self.tls = tls
+        self.context = context
+        self.piece = piece
         self.front: Front | None = None
         self.wires: dict[str, Wire] = {}
         self.past: dict[str, list[bytes]] = {}
@@ -200,6 +222,8 @@ class Play:
         if fronted:
             self.front = Front(HOST, 0, max_line=MAX_LINE, max_pending=max_pending)
             self.front.server_port = nats.port
+            if tls is not None:
+                self.front.use_tls(make(tls))
             self.front.serve(on=True)
             self.front.listen()
             self.front.be_direct(on=True)
@@ -209,23 +233,31 @@ class Play:
     def attach(self) -> None:
         """The core connects, if need be again."""
         self.close(CORE)
-        sock = socket.create_connection((HOST, self.nats.port), PATIENCE_S)
         if self.front is not None:
-            sock = self.front.attach(sock)
-        self._add(CORE, sock)
+            up = socket.create_connection((HOST, self.nats.port), PATIENCE_S)
+            self._add(CORE, self.front.attach(up))
+        else:
+            self._add(CORE, self._dial(self.nats.port))
         self.wires[CORE].send(HELLO)
         self.wires[CORE].sync(self.patience)
 
     def open(self, name: str, hello: bytes = HELLO) -> Wire:
         port = self.front.port if self.front is not None else self.nats.port
-        wire = self._add(name, socket.create_connection((HOST, port), PATIENCE_S))
+        wire = self._add(name, self._dial(port))
         if hello:
-            wire.wait(b"INFO ")
+            if self.tls is None:
+                wire.wait(b"INFO ")
             wire.send(hello)
             wire.sync(self.patience)
         return wire
 
-    def _add(self, name: str, sock: socket.socket) -> Wire:
+    def _dial(self, port: int) -> socket.socket | TlsPipe:
+        if self.tls is None:
+            return socket.create_connection((HOST, port), PATIENCE_S)
+        sock, _ = greeted(HOST, port)
+        return TlsPipe(sock, self.context, piece=self.piece)
+
+    def _add(self, name: str, sock: socket.socket | TlsPipe) -> Wire:
         if name in self.wires:
             self.close(name)
         self.wires[name] = Wire(sock)
@@ -281,8 +313,9 @@ class Play:
 class Roads:
     """Two nats-servers: one alone, one behind the listener."""
 
-    def __init__(self) -> None:
-        self.straight = Nats(proxy=False)
+    def __init__(self, tls: ServerTlsOptions | None = None) -> None:
+        self.tls = tls
+        self.straight = Nats(proxy=False, tls=tls)
         self.behind = Nats(proxy=True)
 
     def stop(self) -> None:
@@ -296,12 +329,23 @@ class Roads:
         core: bool = True,
         direct: int = 0,
         patience: float = PATIENCE_S,
+        context: ssl.SSLContext | None = None,
+        piece: int = 0,
     ) -> None:
-        """Play on both roads. ``direct``: how many messages must not have passed the server."""
+        """Play on both roads. ``direct``: how many messages must not have passed the server;
+        ``piece``: bytes of TLS that clients send at once.
+        """
         results = []
         taken = 0
         for nats in (self.straight, self.behind):
-            play = Play(nats, fronted=nats is self.behind, core=core)
+            play = Play(
+                nats,
+                fronted=nats is self.behind,
+                core=core,
+                tls=self.tls,
+                context=context,
+                piece=piece if nats is self.behind else 0,
+            )
             play.patience = patience
             try:
                 for step in steps:

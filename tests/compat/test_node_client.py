@@ -15,17 +15,30 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ftstan.wire.subjects import Subjects
 from tests.ft.client import Arrived, NatsConnection
-from tests.processes import CLUSTER, GROUP, HOST, PATIENCE_S, READY, ROOT, Child, free_ports, until
+from tests.processes import (
+    CLUSTER,
+    GROUP,
+    HOST,
+    PATIENCE_S,
+    READY,
+    ROOT,
+    Child,
+    children,
+    free_ports,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.certificates import Certificates
     from tests.processes import Server, Stage
 
 pytestmark = [pytest.mark.processes, pytest.mark.node]
@@ -575,3 +588,34 @@ class TestFailover:
         until(lambda: node.happened("lost", "me"), "the client to be told")
         (lost,) = node.happened("lost", "me")
         assert "client has been replaced or is no longer registered" in lost["text"]
+
+
+class TestTls:
+    def test_a_client_with_tls_takes_the_direct_road_and_comes_back_to_it(
+        self, stage: Stage, node: NodeClient, certificates: Certificates
+    ) -> None:
+        pair = certificates.server
+        server = stage.file_server(
+            "server",
+            *("-tls", "-tlscert", pair.cert, "-tlskey", pair.key),
+            *("-tls_client_cacert", certificates.ca.cert),
+        )
+        server.wait_for(READY)
+        authority = Path(certificates.ca.cert).read_text(encoding="ascii")
+        node.connect("me", server.port, tls={"ca": [authority]})
+        node.subscribe("me", "sub", all=True)
+        node.publish("me", "one", "two")
+        node.wait_for("sub", [1, 2])
+        # Connect, subscribe, publishes, acks; answers, messages.
+        until(lambda: server.serverz()["direct_road"]["direct_in"] >= 6, "the acks")
+        road = server.serverz()["direct_road"]
+        assert road["encrypted"] == road["connections"] == 1
+        assert road["direct_out"] >= 6
+        (nats,) = children(server.pid)
+        os.kill(nats, signal.SIGKILL)
+        until(lambda: node.happened("reconnect", "me"), "the client to come back")
+        # What is published before that nobody hears.
+        server.wait_for("reconnected to NATS Server")
+        node.publish("me", "three")
+        node.wait_for("sub", [1, 2, 3])
+        assert server.serverz()["direct_road"]["direct_in"] > road["direct_in"]

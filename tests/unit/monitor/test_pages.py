@@ -133,6 +133,8 @@ def figures() -> NodeFigures:
             passed_in=20,
             passed_out=10,
             slow=1,
+            encrypted=3,
+            not_shaken=1,
         ),
     )
 
