@@ -412,9 +412,11 @@ class Node(Context):
         store.set_limits(Limits(options.limits))
         recovered = store.recover()
         info = recovered.info
-        is_encrypted = self.ring is not None or check_without_key(
-            recovered, accept_mixed=options.encryption.accept_mixed
-        )
+        is_encrypted = self.ring is not None
+        if self.ring is None:
+            recovered, is_encrypted = check_without_key(
+                store, recovered, accept_mixed=options.encryption.accept_mixed
+            )
         if info is not None and info.cluster_id != options.cluster_id:
             raise ConfigError(
                 ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),

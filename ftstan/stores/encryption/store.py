@@ -22,6 +22,7 @@ from ftstan.stores.encryption.cipher import (
     OVERHEAD,
     UndecryptableError,
 )
+from ftstan.stores.encryption.sampling import with_some_opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
 
 #: Channels that are named where a key is wrong.
 _NAMED: Final = 3
-#: Channels that a start looks at where each is opened when it is first needed: a key that is wrong
-#: for all of them must not look right until somebody reads.
-_SAMPLED: Final = 8
 #: Messages that are looked at for one that says whether the key is right.
 _LOOK_BACK: Final = 64
 _CODES: Final = tuple(CODES.values())
@@ -259,7 +257,7 @@ class EncryptedStore:
 
         Raises ``RecoveryError`` too if the newest message of a channel does not decrypt.
         """
-        recovered = self._sampled(self._inner.recover())
+        recovered = with_some_opened(self._inner, self._inner.recover())
         channels = [self._around(inner) for inner in recovered.channels]
         bad = [channel for channel in channels if not channel.is_newest_readable()]
         if bad:
@@ -280,24 +278,6 @@ class EncryptedStore:
             info = replace(info, encrypted=True)
             self._inner.set_server_info(info)
         return replace(recovered, info=info, channels=list(channels))
-
-    def _sampled(self, recovered: Recovered) -> Recovered:
-        """What was recovered, and some of the channels that it has left for later."""
-        later = list(recovered.later)
-        for name in recovered.later[:_SAMPLED]:
-            try:
-                opened = self._inner.open_channel(name)
-            except StoreError:
-                # Whoever asks for it will be told, and nobody else has to wait.
-                continue
-            later.remove(name)
-            recovered = replace(
-                recovered,
-                channels=[*recovered.channels, *opened.channels],
-                refused=recovered.refused | opened.refused,
-                remembered=recovered.remembered | opened.remembered,
-            )
-        return replace(recovered, later=later)
 
     def _around(self, inner: ChannelStore) -> EncryptedChannel:
         channel = EncryptedChannel(inner, self._ring, refuse_plain=self._refuse_plain)

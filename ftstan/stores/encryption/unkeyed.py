@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import RecoveryError, StoreError
 from ftstan.base.log import stream as log
+from ftstan.stores.encryption.sampling import with_some_opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.stores.interface import ChannelStore, Recovered
+    from ftstan.stores.interface import ChannelStore, Recovered, Store
 
 #: Channels, and messages of each, that are looked at.
 _CHANNELS: Final = 8
@@ -37,12 +38,16 @@ _HINT: Final = (
 )
 
 
-def check_without_key(recovered: Recovered, *, accept_mixed: bool) -> bool:
-    """Whether the store has encrypted payloads, for its mark.
+def check_without_key(
+    store: Store, recovered: Recovered, *, accept_mixed: bool
+) -> tuple[Recovered, bool]:
+    """What was recovered, and whether the store has encrypted payloads, for its mark.
 
     Raises ``RecoveryError`` if it has, unless ``accept_mixed``.
     """
     info = recovered.info
+    if info is None and not recovered.channels:
+        recovered = with_some_opened(store, recovered)
     if info is not None and info.encrypted:
         text = "the store is encrypted, and this server has no encryption key"
     elif info is None and _seems_encrypted(recovered.channels):
@@ -56,11 +61,11 @@ def check_without_key(recovered: Recovered, *, accept_mixed: bool) -> bool:
                 "the newest messages look encrypted, and this server has no encryption key: "
                 "readers get what is stored"
             )
-        return False
+        return recovered, False
     if not accept_mixed:
         raise RecoveryError(text, hint=_HINT)
     log.warning(f"{text}: readers get what is stored (encryption_accept_mixed)")
-    return True
+    return recovered, True
 
 
 def _seems_encrypted(channels: list[ChannelStore]) -> bool:

@@ -92,24 +92,30 @@ def test_a_wrong_key_does_not_mark() -> None:
 def test_without_a_key_a_marked_store_is_refused_or_knowingly_served() -> None:
     servers = Servers()
     served(servers, b"key")
-    recovered = servers.store().recover()
+    store = servers.store()
+    recovered = store.recover()
     with pytest.raises(RecoveryError, match="the store is encrypted, and this server has no") as e:
-        check_without_key(recovered, accept_mixed=False)
+        check_without_key(store, recovered, accept_mixed=False)
     assert "-encryption_accept_mixed" in e.value.hint
-    assert check_without_key(recovered, accept_mixed=True)
+    assert check_without_key(store, recovered, accept_mixed=True)[1]
 
 
-def test_a_lost_server_file_does_not_lose_the_mark_in_silence() -> None:
-    servers = Servers()
+@pytest.mark.parametrize("most_at_once", [None, 0])
+def test_a_lost_server_file_does_not_lose_the_mark_in_silence(most_at_once: int | None) -> None:
+    servers = Servers(most_at_once)
     served(servers, b"key")
     root = servers.disk.open_dir("/store")
     servers.disk.unlink(root, "server.dat")
-    recovered = servers.store().recover()
+    store = servers.store()
+    recovered = store.recover()
     assert recovered.info is None
+    assert bool(recovered.later) == (most_at_once is not None)
     with pytest.raises(RecoveryError, match=r"server\.dat is lost, the newest messages look encr"):
-        check_without_key(recovered, accept_mixed=False)
+        check_without_key(store, recovered, accept_mixed=False)
     # Taken knowingly, the next server.dat has it again.
-    assert check_without_key(recovered, accept_mixed=True)
+    store = servers.store()
+    recovered = store.recover()
+    assert check_without_key(store, recovered, accept_mixed=True)[1]
 
 
 def test_what_an_original_encrypted_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +128,8 @@ def test_what_an_original_encrypted_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     store.close()
     said: list[str] = []
     monkeypatch.setattr(log, "warning", lambda text, **_: said.append(text))
-    assert not check_without_key(servers.store().recover(), accept_mixed=False)
+    store = servers.store()
+    assert not check_without_key(store, store.recover(), accept_mixed=False)[1]
     assert ["look encrypted" in text for text in said] == [True]
 
 
@@ -131,7 +138,8 @@ def test_a_plain_store_is_served_without_a_word(monkeypatch: pytest.MonkeyPatch)
     served(servers, data=b"\x01 a text that begins with the byte one, and is long enough")
     said: list[str] = []
     monkeypatch.setattr(log, "warning", lambda text, **_: said.append(text))
-    assert not check_without_key(servers.store().recover(), accept_mixed=False)
+    store = servers.store()
+    assert not check_without_key(store, store.recover(), accept_mixed=False)[1]
     assert said == []
 
 
