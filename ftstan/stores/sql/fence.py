@@ -231,6 +231,9 @@ class Fence:
             return work(self.session())
         except LostError:
             self.drop()
+            if not self.epoch:
+                # Whoever stands by asks again soon, and has other things to do.
+                raise
             return self._reached(work)
 
     # ----
