@@ -74,7 +74,9 @@ class CountedLock(SqlLock):
 class SqlOwner:
     """The right of this process to write to one database. Implements ``ft.owned.Owner``."""
 
-    is_network = True
+    has_directory = False
+    is_network = False
+    """A poll is one short query: a dead owner is noticed at once."""
 
     def __init__(self, source: Source, *, server_id: str, clock: Clock) -> None:
         """Nothing is connected yet."""
@@ -82,13 +84,18 @@ class SqlOwner:
         self._server_id = server_id
         self._clock = clock
         self._source = source
-        self.lock = CountedLock(lambda: connect(source), Nuid().next(), clock.mono)
+        self._lock = CountedLock(lambda: connect(source), Nuid().next(), clock.mono)
         self.fence = Fence(lambda: connect(source))
         self.fence.answered = self._has_answered
         self._activation: Activation | None = None
         self.answered_at: float | None = None
         self.holder: EpochRecord | None = None
         self.is_fit: Callable[[int], bool] = lambda _epoch: True
+
+    @property
+    def lock(self) -> CountedLock:
+        """The lock of the database."""
+        return self._lock
 
     def _has_answered(self) -> None:
         self.answered_at = self._clock.mono()
@@ -255,6 +262,8 @@ class SqlOwner:
 
 class SqlAccess(OwnedAccess):
     """One node's access to a database. Implements ``StoreAccess``."""
+
+    owner: SqlOwner
 
     def __init__(self, context: StoreContext) -> None:
         """Connect once, so that a bad source ends the start. Raises ``FtstanError``."""

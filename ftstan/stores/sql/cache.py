@@ -58,9 +58,9 @@ class Cache:
         for block in reversed(self._blocks.get(channel, ())):
             if block.first <= sequence:
                 return block if sequence <= block.last else None
-        block = self._ranges.get(channel)
-        if block is not None and block.first <= sequence <= block.last:
-            return block
+        found = self._ranges.get(channel)
+        if found is not None and found.first <= sequence <= found.last:
+            return found
         return None
 
     def first(self, channel: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import errors as pg
@@ -83,7 +83,7 @@ class PostgresSession(Session):
     def __init__(self, source: Source) -> None:
         """Connect. Raises ``LostError``."""
         self._secret = source.password
-        arguments = {
+        arguments: dict[str, Any] = {
             "connect_timeout": _CONNECT_S,
             "tcp_user_timeout": _UNACKED_MS,
             "keepalives_idle": 5,

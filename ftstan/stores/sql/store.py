@@ -115,7 +115,7 @@ class SqlStore:
                 "Server information was not recovered, however channels are present. Will "
                 "initialize server and restart recovery!"
             )
-        totals = {row[0]: tuple(map(int, row[1:])) for row in session.query(_TOTALS)}
+        totals = {row[0]: row[1:] for row in session.query(_TOTALS)}
         times = {number: int(at or 0) for number, at in session.query(_LAST_TIMES)}
         subs = self._subs.recover(session)
         remembered = self._read_remembered(session)
@@ -139,7 +139,8 @@ class SqlStore:
                 limits.max_age,
             )
             if number in totals:
-                channel.found(*totals[number], times.get(number, 0))
+                count, first, last, size = map(int, totals[number])
+                channel.found(count, first, last, size, times.get(number, 0))
             self._channels[name] = channel
             self._by_number[number] = channel
             known = max([int(max_seq), *(s.state.last_sent for s in subs.get(number, ()))])
