@@ -171,9 +171,8 @@ class Source:
             made["sslrootcert"] = self.tls.authorities()
         elif self.tls.ca:
             made["sslrootcert"] = self.tls.ca
-        for name, value in (("sslcert", self.tls.cert), ("sslkey", self.tls.key)):
-            if value:
-                made[name] = value
+        files = {"sslcert": self.tls.cert, "sslkey": self.tls.key}
+        made |= {name: path for name, path in files.items() if path}
         if not self.tls.sni:
             made["sslsni"] = "0"
         if longest := max(self.read_timeout, self.write_timeout):

@@ -1,5 +1,6 @@
-"""Sources of the driver ``mysql``: ``[user[:password]@][protocol[(address)]]/database[?name=value]``,
-or a URL.
+"""Sources of the driver ``mysql``: a DSN, or a URL.
+
+A DSN is ``[user[:password]@][protocol[(address)]]/database[?name=value&...]``.
 
 In the first form nothing of user, password and database is escaped. A parameter that the
 original's driver does not know is a variable of the session; the value has to be one literal,
@@ -143,7 +144,7 @@ def _address(where: str) -> tuple[str, str]:
     return protocol, address
 
 
-def _source(  # noqa: PLR0913, PLR0917  # the parts of the form
+def _source(  # noqa: PLR0917  # the parts of the form
     user: str,
     password: str,
     protocol: str,

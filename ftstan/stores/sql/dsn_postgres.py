@@ -226,7 +226,7 @@ def _connect_timeout(text: str) -> float:
 
 
 def _words(text: str) -> dict[str, str]:
-    """``key=value`` words: blanks around ``=`` are none, quotes are single, ``\\`` takes the next
+    r"""``key=value`` words: blanks around ``=`` are none, quotes are single, ``\`` takes the next
     character as it is. The last of several equal keys counts.
     """
     said: dict[str, str] = {}
