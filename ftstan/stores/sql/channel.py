@@ -37,7 +37,9 @@ _ROW = "INSERT INTO Channels (id, name, maxmsgs, maxbytes, maxage) VALUES (%s, %
 _LIMITS = "UPDATE Channels SET maxmsgs = %s, maxbytes = %s, maxage = %s WHERE id = %s"
 _MAX_SEQ = "UPDATE Channels SET maxseq = %s WHERE id = %s"
 _HEADS = "SELECT seq, size FROM Messages WHERE id = %s AND seq >= %s ORDER BY seq LIMIT %s"
-_SUM = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM Messages WHERE id = %s AND seq >= %s AND seq < %s"
+_SUM = (
+    "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM Messages WHERE id = %s AND seq >= %s AND seq < %s"
+)
 _DELETE = "DELETE FROM Messages WHERE id = %s AND seq >= %s AND seq < %s"
 _NEXT = "SELECT MIN(seq) FROM Messages WHERE id = %s AND seq >= %s"
 _YOUNG = (
@@ -262,9 +264,7 @@ class SqlChannel:
     def _read_heads(self) -> bool:
         excess = self.count - self.limits.max_msgs if self.limits.max_msgs else 0
         most = min(max(2 * excess, _LEAST_HEADS), _MOST_HEADS)
-        found = self._parts.fence.read(
-            lambda s: s.query(_HEADS, (self.number, self.first, most))
-        )
+        found = self._parts.fence.read(lambda s: s.query(_HEADS, (self.number, self.first, most)))
         self._heads.extend((int(sequence), int(size)) for sequence, size in found)
         return bool(found)
 

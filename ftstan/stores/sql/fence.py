@@ -290,9 +290,7 @@ class Fence:
                 f"{self._done}): was it failed over to a replica that was behind, or restored?"
             )
         if row.done > self._done:
-            raise self._fenced(
-                f"sql: somebody else writes under epoch {self.epoch} of this server"
-            )
+            raise self._fenced(f"sql: somebody else writes under epoch {self.epoch} of this server")
 
     def _has_landed(self, number: int, error: StoreError) -> bool:
         """Whether a transaction whose commit did not answer is done. Raises as ``transaction``."""

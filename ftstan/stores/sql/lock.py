@@ -275,9 +275,7 @@ class SqlLock:
                 session.execute("LOCK TABLE StoreLock IN SHARE ROW EXCLUSIVE MODE")
             rows = session.query("SELECT id, tick FROM StoreLock FOR UPDATE")
             if not rows:
-                session.execute(
-                    "INSERT INTO StoreLock (id, tick) VALUES (%s, 1)", (self.lock_id,)
-                )
+                session.execute("INSERT INTO StoreLock (id, tick) VALUES (%s, 1)", (self.lock_id,))
             else:
                 if not steal and rows[0][0] not in ("", self.lock_id):
                     row = tables.read_epoch(session)
@@ -294,5 +292,3 @@ class SqlLock:
             session.rollback()
             raise
         self._check(self._rows(session))
-
-

@@ -199,7 +199,9 @@ class MysqlSession(Session):
 
     def end_holder(self, name: str) -> bool:
         """End the session that has it."""
-        holder, ours = self.query("SELECT IS_USED_LOCK(%s), CONNECTION_ID()", (self._name(name),))[0]
+        holder, ours = self.query("SELECT IS_USED_LOCK(%s), CONNECTION_ID()", (self._name(name),))[
+            0
+        ]
         if holder is None or holder == ours:
             return False
         try:

@@ -69,7 +69,12 @@ _TRANSIENT = (
     pg.LockNotAvailable,
     pg.QueryCanceled,
 )
-_LOST = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout)
+_LOST = (
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.CannotConnectNow,
+    pg.IdleInTransactionSessionTimeout,
+)
 _FULL = (pg.DiskFull, pg.OutOfMemory)
 _TOO_LARGE = (pg.StringDataRightTruncation, pg.ProgramLimitExceeded, pg.NumericValueOutOfRange)
 
@@ -187,7 +192,9 @@ class PostgresSession(Session):
 
     def try_name(self, name: str) -> bool:
         """An advisory lock of the session."""
-        return bool(self.query("SELECT pg_try_advisory_lock(%s::bigint)", (self._signed(name),))[0][0])
+        return bool(
+            self.query("SELECT pg_try_advisory_lock(%s::bigint)", (self._signed(name),))[0][0]
+        )
 
     def release_name(self, name: str) -> None:
         """Give it back."""

@@ -169,7 +169,9 @@ def name_text(name: bytes, what: str) -> str:
     return text
 
 
-def chunks_of(blocks: Sequence[tuple[int, MsgBlock]], most: int) -> list[list[tuple[int, MsgBlock]]]:
+def chunks_of(
+    blocks: Sequence[tuple[int, MsgBlock]], most: int
+) -> list[list[tuple[int, MsgBlock]]]:
     """The blocks in groups of about so many bytes; one that is larger is a group of its own."""
     groups: list[list[tuple[int, MsgBlock]]] = []
     size = most

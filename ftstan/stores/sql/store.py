@@ -149,9 +149,7 @@ class SqlStore:
             if limits.max_age:
                 self._expiry.look(name, 0)
             for sub in subs.get(number, ()):
-                sub.pending = self._subs.keep_only(
-                    sub.state.sub_id, channel.first, channel.last
-                )
+                sub.pending = self._subs.keep_only(sub.state.sub_id, channel.first, channel.last)
             channel.has_subs(subs.get(number, []))
             self._progress(done + 1, len(channel_rows))
         return Recovered(
