@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 
 
-def without_key(environment: Mapping[str, str]) -> dict[str, str]:
+#: The source of a database, which may hold a password; it goes before every other.
+SOURCE_VARIABLE: Final = "FTSTAN_SQL_SOURCE"
+
+#: ``PGPASSWORD`` is a default of sources of PostgreSQL.
+_SECRETS: Final = (KEY_VARIABLE, SOURCE_VARIABLE, "PGPASSWORD")
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child, which stores nothing of ours."""
-    return {name: value for name, value in environment.items() if name != KEY_VARIABLE}
+    return {name: value for name, value in environment.items() if name not in _SECRETS}

@@ -23,7 +23,7 @@ from ftstan.stores.sql import tables
 from ftstan.stores.sql.connecting import connect
 from ftstan.stores.sql.fence import Fence
 from ftstan.stores.sql.lock import SqlLock
-from ftstan.stores.sql.source import parse
+from ftstan.stores.sql.source import source_of
 from ftstan.stores.sql.store import SqlStore
 from ftstan.wire.nuid import Nuid
 
@@ -268,8 +268,7 @@ class SqlAccess(OwnedAccess):
     def __init__(self, context: StoreContext) -> None:
         """Connect once, so that a bad source ends the start. Raises ``FtstanError``."""
         self._context = context
-        sql = context.options.sql
-        source = parse(sql.driver, sql.source)
+        source = source_of(context.options.sql)
         self.owner = SqlOwner(source, server_id=context.server_id, clock=context.clock)
         self.place = f"database {self.owner.path}"
         try:

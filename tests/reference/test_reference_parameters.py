@@ -21,7 +21,7 @@ TABLES = (ROOT / "tests" / "data" / "reference" / "v0.10-parameters.txt").read_t
 EXAMPLES = [tuple(line.split(" | ")) for line in TABLES.splitlines() if " | " in line]
 
 #: Maps of what is planned: read, checked, and refused by name.
-REFUSED = ("cluster", "sql_options")
+REFUSED = ("cluster",)
 #: What an example needs beside it to make sense. (That a value is the default is no reason to
 #: refuse it.)
 WITH = {

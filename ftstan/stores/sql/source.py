@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
+from ftstan.config.sql_source import source_text
 from ftstan.stores.sql.dsn import MYSQL, POSTGRES, Source, Tls
 from ftstan.stores.sql.dsn_mysql import parse_mysql
 from ftstan.stores.sql.dsn_postgres import parse_postgres
@@ -16,7 +17,14 @@ from ftstan.stores.sql.dsn_postgres import parse_postgres
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MYSQL", "POSTGRES", "Source", "Tls", "parse"]
+    from ftstan.config.options import SqlOptions
+
+__all__ = ["MYSQL", "POSTGRES", "Source", "Tls", "parse", "source_of"]
+
+
+def source_of(options: SqlOptions) -> Source:
+    """The database that a server's options, or its environment, name. Raises ``ConfigError``."""
+    return parse(options.driver, source_text(options, os.environ))
 
 
 def parse(driver: str, text: str, environment: Mapping[str, str] | None = None) -> Source:

@@ -297,7 +297,7 @@ def test_a_flag_that_is_not_supported_yet_is_taken_with_its_default_value() -> N
         "-encrypt=false",
         "-file_buffer_size",
         "2048KB",
-        "-sql_driver=",
+        "-cluster_node_id=",
         "-file_compact_enabled",
     ]
     assert to_options(parse(words)) == ServerOptions()
