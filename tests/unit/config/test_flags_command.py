@@ -140,8 +140,10 @@ def test_the_sql_store_needs_a_driver_that_there_is(
 
 
 def test_the_sql_store_is_for_groups_too(server: FakeServer) -> None:
-    assert main(["-st", "sql", "-sql_driver", "mysql", "-sql_source", "a/b", "-ft_group", "g"]) == 0
-    assert server.runs[0].sql.source == "a/b"
+    assert (
+        main(["-st", "sql", "-sql_driver", "mysql", "-sql_source", "u@/d", "-ft_group", "g"]) == 0
+    )
+    assert server.runs[0].sql.source == "u@/d"
 
 
 def test_a_cluster_url_without_port_is_refused(

@@ -75,6 +75,7 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
             "dedup_window",
             "encryption_key_file",
             "encryption_accept_unreadable",
+            "sql_source_file",
             "ft_allow",
             "ft_mixed",
         ),

@@ -43,7 +43,6 @@ TYPES: dict[str, Any] = json.loads((DATA / "types.json").read_text("utf-8"))
 #: What needs certificates (``test_tls_recorded.py``) or a running server
 #: (``tests/ft/test_recorded_starts.py``).
 DECIDED_LATER = {
-    *("store/sql-postgres-unreachable", "store/sql-mysql-unreachable", "key-store-sql.conf"),
     *("store/truncate-twice", "key-nats-url-unreachable.conf", "nats-max-payload-small.conf"),
     *(
         "tls/cert-missing",
@@ -59,6 +58,7 @@ DECIDED_LATER = {
 }
 #: Where we differ on purpose.
 DIFFERENT = {
+    *("store/sql-postgres-unreachable", "store/sql-mysql-unreachable", "key-store-sql.conf"),
     *("store/clustered-restart-of-plain", "mode/clustered-bad-log-path", "mode/ft-and-clustered"),
     *(
         "mode/clustered-file-bootstrap",
