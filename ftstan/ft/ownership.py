@@ -68,7 +68,10 @@ class StoreLook:
 
 
 class StoreOwner:
-    """The right of this process to write to the directory ``path``. Implements ``ft.owned.Owner``."""
+    """The right of this process to write to the directory ``path``.
+
+    Implements ``ft.owned.Owner``.
+    """
 
     has_directory = True
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import FtstanError, LockBusyError, LockFaultError, ReleasedError, StoreError
 from ftstan.base.log import stream as log
-from ftstan.config.sql_source import source_text
 from ftstan.ft.epoch import Activation
 from ftstan.ft.epoch_records import Cause, EpochRecord
 from ftstan.ft.lockfaults import LockCounts, LockOutcome

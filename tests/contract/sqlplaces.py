@@ -15,8 +15,15 @@ if TYPE_CHECKING:
     from ftstan.stores.interface import Store
     from ftstan.stores.sql.source import Source
 
-_TABLES = "ServerInfo Clients Channels Messages Subscriptions SubsPending StoreLock".split() + list(
-    tables.OWN_TABLES
+_TABLES = (
+    "ServerInfo",
+    "Clients",
+    "Channels",
+    "Messages",
+    "Subscriptions",
+    "SubsPending",
+    "StoreLock",
+    *tables.OWN_TABLES,
 )
 
 

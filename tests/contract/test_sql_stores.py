@@ -8,8 +8,7 @@ import pytest
 
 from ftstan.base.clock import SystemClock
 from ftstan.config.limits import Limits
-from ftstan.config.options import ServerOptions
-from ftstan.ft.sqlaccess import SqlOwner
+from ftstan.ft.sqlaccess import CountedLock, SqlOwner
 from ftstan.stores.contract import AccessContract, DurableContract, StoreContract
 from ftstan.stores.contract.place import FREE
 from ftstan.stores.sql.store import SqlStore
@@ -43,7 +42,7 @@ class _Access:
     def __init__(self, source: Source) -> None:
         self.owner = SqlOwner(source, server_id="me", clock=SystemClock())
 
-    def lock(self):
+    def lock(self) -> CountedLock:
         return self.owner.lock
 
     def holder(self) -> str:

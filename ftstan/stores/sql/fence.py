@@ -123,14 +123,7 @@ class Fence:
                 session.end_holder(row.token)
             session.begin()
             try:
-                if session.execute(tables.RAISE, (made.epoch, token, lock_id, row.epoch)) != 1:
-                    raise FencedError(
-                        f"epoch {made.epoch} was taken by another server", hint=STAND_BY
-                    )
-                # Under the row's lock: what a former owner has committed until now.
-                found = tables.read_epoch(session)
-                assert found is not None
-                tables.add_history(session, made)
+                found = _raise_epoch(session, made, token, lock_id, row.epoch)
                 session.commit()
             except TransientError as error:
                 session.rollback()
@@ -338,3 +331,16 @@ class Fence:
             if time.monotonic() >= deadline:
                 raise LostError("sql: the former session of this server does not end")
             self._sleep(_RETRY_S / 4)
+
+
+def _raise_epoch(
+    session: Session, made: HistoryRow, token: str, lock_id: str, before: int
+) -> EpochRow:
+    """In a transaction: take the epoch; what a former owner has committed until now."""
+    if session.execute(tables.RAISE, (made.epoch, token, lock_id, before)) != 1:
+        raise FencedError(f"epoch {made.epoch} was taken by another server", hint=STAND_BY)
+    # Under the row's lock.
+    found = tables.read_epoch(session)
+    assert found is not None
+    tables.add_history(session, made)
+    return found

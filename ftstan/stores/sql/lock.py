@@ -1,9 +1,10 @@
 """The lock of a database: the original's row in ``StoreLock``, and a name that only we know of.
 
-The row is what originals go by: its owner raises ``tick`` once a second, and a standby takes it when
-it has not changed for 4.5 s. Beside it an owner of ours holds a name on the server with the session
-that ticks (``Session.try_name``). The server gives the name back when that session ends, so a
-standby of ours sees at once that the owner is dead, and need not wait for a row that nobody raises.
+The row is what originals go by: its owner raises ``tick`` once a second, and a standby takes the
+row when it has not changed for 4.5 s. Beside it an owner of ours holds a name on the server with
+the session that ticks (``Session.try_name``). The server gives the name back when that session
+ends, so a standby of ours sees at once that the owner is dead, and need not wait for a row that
+nobody raises.
 
 **Safety does not rest on any of it**: that is the work of ``fence.py``. An owner that hangs while
 its session lives is replaced by the original's rule; its session is ended first.
@@ -13,6 +14,7 @@ One thread of the owner ticks while another may release: ``_mutex`` is held for 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -40,7 +42,7 @@ _WAIT_MS = 1_000
 
 
 class SqlLock:
-    """Implements ``Lock``. ``lock_id``: what this server writes into the row, at most 30 characters.
+    """Implements ``Lock``. ``lock_id``: what this server writes into the row, not over 30 bytes.
 
     ``connect`` makes a session; ``mono`` gives seconds.
     """
@@ -105,13 +107,13 @@ class SqlLock:
         try:
             if self.held and self._session is not None:
                 self.held = False
-                try:
+                with contextlib.suppress(StoreError):
                     self._session.execute(
                         "UPDATE StoreLock SET id = '', tick = 0 WHERE id = %s", (self.lock_id,)
                     )
-                except StoreError:
-                    pass
             self.held = False
+            # Said, not left to the end of the session, which the server may notice late.
+            self._forget_name()
             self._drop()
         finally:
             self._mutex.release()
@@ -266,6 +268,13 @@ class SqlLock:
         if not rows or rows[0][0] != self.lock_id:
             raise FencedError("lost store lock, aborting: another server has taken the database")
 
+    def _require_unchanged(self, session: Session, name: str, *, steal: bool) -> None:
+        """Raise ``LockBusyError`` if the row has another owner than the one that was judged."""
+        row = None if steal else tables.read_epoch(session)
+        free = steal or name in ("", self.lock_id) or (row is not None and row.lock_id == name)
+        if not free or (steal and self._seen is not None and name != self._seen[0]):
+            raise LockBusyError("the lock of the database is held")
+
     def _write(self, session: Session, *, steal: bool) -> None:
         """Make the row ours. Raises ``LockBusyError`` if somebody was faster."""
         session.begin()
@@ -277,12 +286,7 @@ class SqlLock:
             if not rows:
                 session.execute("INSERT INTO StoreLock (id, tick) VALUES (%s, 1)", (self.lock_id,))
             else:
-                if not steal and rows[0][0] not in ("", self.lock_id):
-                    row = tables.read_epoch(session)
-                    if row is None or row.lock_id != rows[0][0]:
-                        raise LockBusyError("the lock of the database is held")
-                if steal and self._seen is not None and rows[0][0] != self._seen[0]:
-                    raise LockBusyError("the lock of the database is held")
+                self._require_unchanged(session, str(rows[0][0]), steal=steal)
                 session.execute(
                     "UPDATE StoreLock SET id = %s, tick = %s",
                     (self.lock_id, 1 if steal else int(rows[0][1]) + 1),

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock
 
 try:
-    import MySQLdb as driver
+    import MySQLdb as library  # noqa: N813  # one name for both
 
     LIBRARY = "MySQLdb"
 except ImportError:
-    import pymysql as driver
+    import pymysql as library
 
     LIBRARY = "pymysql"
 
@@ -91,8 +91,8 @@ class MysqlSession(Session):
         arguments = {"connect_timeout": _CONNECT_S} | source.connect_arguments(LIBRARY)
         settings = dict(source.settings)
         try:
-            self._connection: Any = driver.connect(**arguments)
-        except (driver.Error, OSError) as error:
+            self._connection: Any = library.connect(**arguments)
+        except (library.Error, OSError) as error:
             raise LostError(
                 f"sql: {scrubbed(_text(error), self._secret)}",
                 hint="check the database and -sql_source",
@@ -124,7 +124,7 @@ class MysqlSession(Session):
             with self._connection.cursor() as cursor:
                 cursor.execute(sql, parameters or None)
                 return int(cursor.rowcount)
-        except (driver.Error, OSError) as error:
+        except (library.Error, OSError) as error:
             raise self._translated(error, sql) from None
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
@@ -133,7 +133,7 @@ class MysqlSession(Session):
             with self._connection.cursor() as cursor:
                 cursor.execute(sql, parameters or None)
                 return list(cursor.fetchall())
-        except (driver.Error, OSError) as error:
+        except (library.Error, OSError) as error:
             raise self._translated(error, sql) from None
 
     def execute_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
@@ -142,7 +142,7 @@ class MysqlSession(Session):
             if rows:
                 with self._connection.cursor() as cursor:
                     cursor.executemany(sql, rows)
-        except (driver.Error, OSError) as error:
+        except (library.Error, OSError) as error:
             raise self._translated(error, sql) from None
 
     def insert_messages(self, blocks: Sequence[tuple[int, MsgBlock]]) -> None:
@@ -159,7 +159,7 @@ class MysqlSession(Session):
                 try:
                     with self._connection.cursor() as cursor:
                         cursor.execute(statement)
-                except (driver.Error, OSError) as error:
+                except (library.Error, OSError) as error:
                     raise self._translated(error, "INSERT INTO Messages ...") from None
 
     # ---- transactions
@@ -234,7 +234,7 @@ class MysqlSession(Session):
     def close(self) -> None:
         """Close it."""
         self._open = False
-        with contextlib.suppress(driver.Error, OSError):
+        with contextlib.suppress(library.Error, OSError):
             self._connection.close()
 
     def _translated(self, error: Exception, sql: str) -> StoreError:

@@ -22,7 +22,6 @@ from ftstan.stores.sql.session import (
     Session,
     TooLargeError,
     TransientError,
-    chunks_of,
     scrubbed,
     shortened,
 )
@@ -47,8 +46,10 @@ _SETTINGS = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
     "SET standard_conforming_strings = on",
     # ``local`` and above wait for the disk, and an operator may have asked for more.
-    "SELECT set_config('synchronous_commit', 'on', false)"
-    " WHERE current_setting('synchronous_commit') IN ('off', 'local')",
+    (
+        "SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+    ),
     f"SET lock_timeout = {LOCK_WAIT_MS}",
     f"SET statement_timeout = {STATEMENT_MS}",
     f"SET idle_in_transaction_session_timeout = {IDLE_MS}",

@@ -145,7 +145,7 @@ class SubBook:
         """``by_row``: write kind A."""
         self._by_row = by_row
         self.next_id = 1
-        """For the next new subscription, of any channel: rows in ``SubsPending`` name no channel."""
+        """For the next new subscription of any channel: ``SubsPending`` names no channel."""
         self._next_row = 1
         self._records: dict[int, SubRecord] = {}
         self._changed: set[int] = set()
@@ -223,10 +223,8 @@ class SubBook:
         else:
             is_new = False
             entries = record.entries
-        if len(plan.inserts) > before:
-            top = plan.inserts[-1][1]
-        else:
-            top = 0 if is_new else record.top_row
+        kept = 0 if is_new else record.top_row
+        top = plan.inserts[-1][1] if len(plan.inserts) > before else kept
         # A row of kind B says so itself, as long as it is there.
         if record.last_sent != record.stored_last_sent:
             plan.last_sent.append((record.last_sent, record.channel, record.sub_id))
@@ -379,11 +377,11 @@ def _sequences(data: bytes | None, sub_id: int) -> list[int]:
         return []
     try:
         found = json.loads(bytes(data)) or []
-        if not isinstance(found, list) or not all(type(n) is int and n >= 0 for n in found):
-            raise ValueError
     except ValueError:
-        raise RecoveryError(
-            f"sql: unable to decode the pending sequences of subscription {sub_id}",
-            hint=f"look at SubsPending where subid = {sub_id}",
-        ) from None
-    return found
+        found = None
+    if isinstance(found, list) and all(type(n) is int and n >= 0 for n in found):
+        return found
+    raise RecoveryError(
+        f"sql: unable to decode the pending sequences of subscription {sub_id}",
+        hint=f"look at SubsPending where subid = {sub_id}",
+    )
