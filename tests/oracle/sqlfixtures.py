@@ -54,6 +54,19 @@ def damages() -> list[dict[str, Any]]:
     return said
 
 
+def seen(damage: dict[str, Any], driver: str) -> dict[str, Any]:
+    """Channels as the original saw them after a damage, without those that it did not see."""
+    view = damage["verdict"][driver].get("view") or {}
+    if "channels" in view:
+        found: dict[str, Any] = view["channels"]
+        return found
+    if not view:
+        return {}
+    (whole,) = (one for one in damages() if one["name"] == "undamaged")
+    every = whole["verdict"][driver]["view"]["channels"] | view["differs_from_undamaged"]
+    return {name: one for name, one in every.items() if one}
+
+
 def load(source: Source, base: str) -> None:
     """Fill an empty database."""
     text = files(source.driver)[f"{base}.sql"].decode("utf-8")
