@@ -47,9 +47,10 @@ _YOUNG = (
     " ORDER BY seq LIMIT 1"
 )
 _AT = "SELECT MIN(seq) FROM Messages WHERE id = %s AND seq >= %s AND timestamp >= %s"
+# NULL, which no server writes, is read as the original reads it: nothing.
 _READ = (
-    "SELECT seq, timestamp, data FROM Messages WHERE id = %s AND seq >= %s AND seq <= %s"
-    " ORDER BY seq"
+    "SELECT seq, COALESCE(timestamp, 0), COALESCE(data, '') FROM Messages"
+    " WHERE id = %s AND seq >= %s AND seq <= %s ORDER BY seq"
 )
 
 
@@ -203,7 +204,7 @@ class SqlChannel:
         total = 0
         end = int(heads[0][0])
         for found, size in heads:
-            total += size
+            total += size or 0
             if total > max_bytes and found != heads[0][0]:
                 break
             end = int(found)

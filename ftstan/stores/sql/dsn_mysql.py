@@ -102,7 +102,8 @@ def parse_mysql(text: str) -> Source:
             "invalid DSN: missing the slash separating the database name",
             "write user:password@tcp(host:3306)/database",
         )
-    before, after = text[: max(slash, 0)], text[slash + 1 :]
+    before = text[: max(slash, 0)]
+    after = text[slash + 1 :]
     login, at, where = before.rpartition("@")
     user, _, password = login.partition(":") if at else ("", "", "")
     database, _, query = after.partition("?")
@@ -152,7 +153,8 @@ def _source(  # noqa: PLR0917  # the parts of the form
     database: str,
     pairs: Iterable[tuple[str, str]],
 ) -> Source:
-    host, port, socket = "", 0, ""
+    host = socket = ""
+    port = 0
     if protocol == "unix":
         socket = address or _SOCKET
     else:

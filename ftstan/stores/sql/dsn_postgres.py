@@ -151,9 +151,11 @@ def _source(said: dict[str, str], environment: Mapping[str, str]) -> Source:
         else:
             settings.append((key, value))
     user = known.get("user") or environment_user(environment)
-    host, socket = known.get("host") or "localhost", ""
+    host = known.get("host") or "localhost"
+    socket = ""
     if host.startswith("/"):
-        host, socket = "", host
+        socket = host
+        host = ""
     elif "," in host or "," in known.get("port", ""):
         raise refusal(
             "sql_source names several hosts", "name one: only one database can hold the store"

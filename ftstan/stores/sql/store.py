@@ -133,7 +133,7 @@ class SqlStore:
                 number, name, text, self._limits.of(name), self._parts, is_stored=True
             )
             limits = channel.limits
-            channel.limits_stored = tuple(map(int, stored)) == (
+            channel.limits_stored = tuple(int(one or 0) for one in stored) == (
                 limits.max_msgs,
                 limits.max_bytes,
                 limits.max_age,
@@ -143,7 +143,7 @@ class SqlStore:
                 channel.found(count, first, last, size, times.get(number, 0))
             self._channels[name] = channel
             self._by_number[number] = channel
-            known = max([int(max_seq), *(s.state.last_sent for s in subs.get(number, ()))])
+            known = max([int(max_seq or 0), *(s.state.last_sent for s in subs.get(number, ()))])
             channel.last_is_at_least(known)
             channel.enforce(warn=False)
             if limits.max_age:

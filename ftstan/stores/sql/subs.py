@@ -317,11 +317,11 @@ class SubBook:
                 continue
             state = protos.decode_sub(bytes(proto)) if proto is not None else SubState(0, b"")
             state = replace(
-                state, sub_id=int(sub_id), last_sent=max(int(last_sent), state.last_sent)
+                state, sub_id=int(sub_id), last_sent=max(int(last_sent or 0), state.last_sent)
             )
             record = SubRecord(channel, state.sub_id, is_stored=True)
             record.last_sent = state.last_sent
-            record.stored_last_sent = int(last_sent)
+            record.stored_last_sent = int(last_sent or 0)
             self._records[state.sub_id] = record
             found.setdefault(channel, []).append(StoredSub(state))
         for row in session.query(
