@@ -69,6 +69,11 @@ class Tls:
         """Whether the server's certificate is checked."""
         return self.mode in (VERIFY_CA, VERIFY_FULL)
 
+    @property
+    def demanded(self) -> bool:
+        """Whether a session without TLS must not be used."""
+        return self.mode not in (DISABLE, PREFER)
+
     def authorities(self) -> str:
         """The file to check the server's certificate with.
 
@@ -206,7 +211,9 @@ class Source:
         tls = self.tls
         made["ssl_mode"] = {
             DISABLE: "DISABLED",
-            PREFER: "PREFERRED",
+            # MariaDB's client library takes PREFERRED for none, and goes on without TLS with this
+            # if the server has none. What really requires TLS is checked behind the connect.
+            PREFER: "REQUIRED",
             REQUIRE: "REQUIRED",
             VERIFY_CA: "VERIFY_CA",
             VERIFY_FULL: "VERIFY_IDENTITY",

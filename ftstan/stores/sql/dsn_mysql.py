@@ -254,7 +254,10 @@ class _Parameters:
                 "allowFallbackToPlaintext with tls=true: whoever is in between could choose",
                 "leave allowFallbackToPlaintext out, or say tls=preferred",
             )
-        return Tls(mode, **self._files)
+        files = self._files
+        return Tls(
+            mode, ca=files.get("ca", ""), cert=files.get("cert", ""), key=files.get("key", "")
+        )
 
     def _take_tls(self, value: str) -> None:
         if value in _TRUE:

@@ -268,7 +268,7 @@ def _plain(text: str, at: int) -> tuple[str, int]:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    value = []
+    value: list[str] = []
     while at < len(text):
         if text[at] == "'":
             return "".join(value), at + 1

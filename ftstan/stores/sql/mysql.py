@@ -101,6 +101,12 @@ class MysqlSession(Session):
         self._database = ""
         self._packet = LEAST_PACKET
         try:
+            if source.tls.demanded and not self.query("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]:
+                # MariaDB's client library lets a server, or whoever is in between, do without.
+                raise LostError(
+                    "sql: TLS was asked for and the database server has none",
+                    hint="switch TLS on there, or leave tls out of -sql_source",
+                )
             self._connection.autocommit(True)
             for name, value in settings.items():
                 self.execute(f"SET SESSION {_identifier(name)} = {value}")

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftstan.base.errors import ConfigError
+from ftstan.stores.sql.connecting import connect
+from ftstan.stores.sql.session import LostError
 from ftstan.stores.sql.source import MYSQL, POSTGRES, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ftstan.stores.sql.source import Source
+    from tests.sqlservers import SqlServers
 
 _USER = {"PGUSER": "os"}
 
@@ -182,7 +185,7 @@ def test_psycopg_is_asked_for_exactly_the_tls_of_the_source(mode: str, tmp_path:
 @pytest.mark.parametrize(
     ("tls", "mode"),
     [("false", "DISABLED"), ("skip-verify", "REQUIRED"), ("true", "VERIFY_IDENTITY"),
-     ("preferred", "PREFERRED")],
+     ("preferred", "REQUIRED")],
 )  # fmt: skip
 def test_the_libraries_of_mysql_are_asked_for_exactly_that_tls(tls: str, mode: str) -> None:
     source = parse(MYSQL, f"u:p@tcp(localhost:7)/d?tls={tls}&readTimeout=1ms")
@@ -211,3 +214,17 @@ def test_any_password_can_be_quoted(password: str) -> None:
     escaped = password.replace("\\", "\\\\").replace("'", "\\'")
     assert parse(POSTGRES, f"password='{escaped}' user=u", {}).password == password
     assert parse(MYSQL, f"u:{password}@tcp(h:1)/d").password == password
+
+
+@pytest.mark.parametrize("driver", [MYSQL, POSTGRES])
+def test_a_server_without_tls_is_refused_where_tls_was_asked_for(
+    driver: str, sql_servers: SqlServers
+) -> None:
+    for said in ("tls=skip-verify", "tls=true") if driver == MYSQL else ("require", "verify-full"):
+        text = (
+            f"nss:nss@tcp(127.0.0.1:{sql_servers.my})/?{said}"
+            if driver == MYSQL
+            else f"host=127.0.0.1 port={sql_servers.pg} user=nss dbname=postgres sslmode={said}"
+        )
+        with pytest.raises(LostError, match=r"TLS|SSL"):
+            connect(parse(driver, text, {}))
