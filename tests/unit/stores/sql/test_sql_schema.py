@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ftstan.cli.ctl import main
 from ftstan.stores.sql.schema import script, statements
 from ftstan.stores.sql.source import parse
 from tests.oracle import sqlfixtures
@@ -51,3 +52,9 @@ def test_a_script_makes_the_original_s_tables_and_runs_again(
 def test_a_script_has_our_tables_too(driver: str) -> None:
     assert "CREATE TABLE IF NOT EXISTS ftstan_epoch" in script(driver)
     assert all(one.startswith(("CREATE", "ALTER")) for one in statements(driver))
+
+
+@pytest.mark.parametrize("driver", sqlfixtures.DRIVERS)
+def test_ftstanctl_prints_it(driver: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "sql-schema", driver]) == 0
+    assert capsys.readouterr().out == script(driver)
