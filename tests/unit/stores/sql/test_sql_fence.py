@@ -162,6 +162,23 @@ def test_the_row_of_an_original_server_in_storelock_fences_us(source: Source) ->
     owner.close()
 
 
+@pytest.mark.parametrize("column", ["epoch", "done"])
+def test_the_epoch_row_alone_fences_a_writer(source: Source, column: str) -> None:
+    # Whatever StoreLock says, and though nobody has ended this owner's session.
+    owner = Owner(source)
+    assert owner.put(b"a") == {}
+    owner.store.confirm()
+    session = connect(source)
+    session.execute(f"UPDATE ftstan_epoch SET {column} = {column} + 1")
+    session.close()
+    with pytest.raises(FencedError):
+        owner.put(b"b")
+    assert _rows(source) == [1]
+    with pytest.raises(FencedError):
+        owner.store.confirm()
+    owner.close()
+
+
 def test_a_session_that_was_ended_is_replaced(source: Source) -> None:
     owner = Owner(source)
     assert owner.put(b"a") == {}
