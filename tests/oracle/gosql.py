@@ -179,7 +179,7 @@ def _messages(
     for sequence, timestamp, size, data in listed:
         channel.msgs += 1
         channel.bytes += int(size or 0)
-        channel.first = channel.first or int(sequence)
+        channel.first = int(listed[0][0])
         channel.last = int(sequence)
         try:
             said = decode(_bytes(data), MESSAGE_FIELDS)
