@@ -28,6 +28,8 @@ $(RUNS): $(SOURCES)
 $(STAMP): $(RUNS)
 	@echo 'Installing what the tests, the linters, Spark and Ansible need: about two minutes.'
 	@$(PIP) 'ftstan[dev]'
+	@# The quicker client of MySQL is built from source, where its headers are.
+	@! command -v mariadb_config >/dev/null || $(PIP) 'ftstan[mysqlclient]'
 	@touch $@
 
 # A copy of the tree with extensions built with bounds checks and assertions. What else it needs is taken from $(VENV).

@@ -21,6 +21,7 @@ MODULES = [
     "ftstan/load/traffic.pyx",
     "ftstan/stores/encryption/evp.pyx",
     "ftstan/stores/encryption/payloads.pyx",
+    "ftstan/stores/sql/rows.pyx",
     "ftstan/stores/file/log/crc.pyx",
     "ftstan/stores/file/log/records.pyx",
     "ftstan/stores/file/state/subreplay.pyx",

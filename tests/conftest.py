@@ -22,6 +22,7 @@ from ftstan.nats.binary import binary_path
 from tests.certificates import Certificates
 from tests.lateness import pytest_runtest_makereport  # noqa: F401  # a hook
 from tests.processes import ROOT, Stage
+from tests.sqlservers import sql_servers, sql_source, sql_text  # noqa: F401  # fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,8 @@
 set -euo pipefail
 want=(python3.11 python3.11-venv python3.11-dev gcc clang make nodejs npm openjdk-17-jre-headless
       chromium curl e2fsprogs iproute2 libatomic1 mount nftables openssl prometheus util-linux
-      binutils git groff-base libseccomp2 lintian logrotate mmdebstrap rpm rpmlint systemd)
+      binutils git groff-base libmariadb-dev libseccomp2 lintian logrotate
+      mariadb-client mariadb-server mmdebstrap pkg-config postgresql-15 rpm rpmlint systemd)
 have() {
     case "$1" in
         nodejs) command -v node ;;

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.cli.complaints import complain
 from ftstan.config.encryption_keys import check_encryption
+from ftstan.config.options import STORE_SQL
 from ftstan.config.precedence import DEFAULT
 from ftstan.config.table import CONFIGURED, SETTINGS
 from ftstan.config.validation import (
@@ -126,6 +127,17 @@ def check_files(options: ServerOptions) -> None:
         pages_context(options.monitor, options.nats.tls)
 
 
+def check_database(options: ServerOptions) -> None:
+    """Refuse a source that no database can have, before anything is started.
+
+    Raises ``ConfigError``.
+    """
+    if options.store == STORE_SQL:
+        from ftstan.stores.sql.source import source_of  # noqa: PLC0415  # few servers have one
+
+        source_of(options.sql)
+
+
 def _check_server_tls(settings: Settings, options: ServerOptions) -> None:
     """Of the listener for clients: like other mistakes of a file it is told with its place, and
     before a log exists.
@@ -151,6 +163,7 @@ def _checked(settings: Settings, environment: Mapping[str, str]) -> ServerOption
 
             timing_of(options.ft, is_network=False)
         check_files(options)
+        check_database(options)
         if options.nats_servers:
             parse_urls(",".join(options.nats_servers))
         else:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FLAG = re.compile(rb"--?(?:auth|pass|encryption_key)(?P<value>=.*)?", re.DOTALL)
+_FLAG = re.compile(rb"--?(?:auth|pass|encryption_key|sql_source)(?P<value>=.*)?", re.DOTALL)
 
 
 def blank_secrets() -> None:
-    """Write over the values of ``-auth``, ``-pass`` and ``-encryption_key`` where the kernel reads
-    the command line.
+    """Write over the values of ``-auth``, ``-pass``, ``-encryption_key`` and ``-sql_source``
+    where the kernel reads the command line.
 
     Never raises.
     """

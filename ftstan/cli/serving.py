@@ -161,6 +161,7 @@ def _prepare(options: ServerOptions, settings: Settings) -> None:
         check_encryption(options.encryption, os.environ)
         check_start(options, registry.names(options.store))
         check_config.check_files(options)
+        check_config.check_database(options)
         if options.nats_servers:
             parse_urls(",".join(options.nats_servers))
         else:

@@ -60,6 +60,11 @@ class Opened:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
+    if arguments.verb == "sql-schema":
+        from ftstan.stores.sql.schema import script  # noqa: PLC0415  # few ask for it
+
+        say(*script(arguments.driver).splitlines())
+        return EXIT_CLEAN
     if not arguments.dir:
         raise ConfigError(
             "which datastore?",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 STORE_MEMORY = "MEMORY"
 STORE_FILE = "FILE"
 STORE_SQL = "SQL"
+SQL_DRIVERS = ("mysql", "postgres")
 
 FT_MIXED_AUTO = "auto"
 """As the datastore says: on while no server of ours has written to an original's datastore."""
@@ -150,6 +151,28 @@ class FileOptions:
         False, "Sync the index of messages, too, before publishers are acknowledged")
     sync_subs: bool = option(
         False, "Sync what was sent and acknowledged with every batch, not every second")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlOptions:
+    """Options of the SQL store.
+
+    ``source`` and ``source_file`` exclude each other; the source of the environment goes before
+    both (``ftstan.config.sql_source``).
+    """
+
+    driver: str = option("", "Driver of the SQL store: mysql or postgres")
+    source: str = option(
+        "", "How to connect to the database; prefer a file, or the environment, to this flag",
+        secret=True)
+    source_file: str = option("", "File with the source in its only line", takes="file")
+    no_caching: bool = option(False, "Write what is pending for subscribers row by row")
+    max_open_conns: int = option(
+        0, "Taken; the server has two connections, one of them for the lock",
+        names="max_open_conns max_conns", effectless="the server has two connections, always")
+    bulk_insert_limit: int = option(
+        0, "Taken; a batch is one transaction of few statements here",
+        effectless="a batch is one transaction of few statements")
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,8 +416,8 @@ class ServerOptions:
     discover_prefix: str = option(
         "_STAN.discover", "Beginning of the subject that clients connect on", flags="")
     store: str = option(
-        STORE_MEMORY, "Where messages rest: MEMORY or FILE", flags="store st",
-        names="store st store_type storetype", choices=("memory", "file"))
+        STORE_MEMORY, "Where messages rest: MEMORY, FILE or SQL", flags="store st",
+        names="store st store_type storetype", choices=("memory", "file", "sql"))
     dir: str = option(
         "", "Root directory of a FILE store", names="dir datastore", takes="directory")
     limits: StoreLimits = part(StoreLimits, section=Section.LIMITS, reloadable=True)
@@ -433,6 +456,7 @@ class ServerOptions:
     io_buffer_size: Size = option(
         1_048_576, "Buffer that NATS is read into, at first; it grows to 4 MiB, or a message")
     file: FileOptions = part(FileOptions, "file_", group=Group.FILE, section=Section.FILE)
+    sql: SqlOptions = part(SqlOptions, "sql_", group=Group.SQL, section=Section.SQL)
     nats: NatsOptions = part(NatsOptions, group=Group.NATS, section=Section.NATS)
     partitioning: bool = option(
         False, "Serve only the channels listed under store_limits, with other servers", flags="")

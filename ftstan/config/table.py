@@ -166,19 +166,6 @@ _REFUSED = (
     _refused(
         "clustered", _B, "Run as a node of a replicated cluster", section=Section.STREAMING,
         names="", last=True),
-    _refused("sql_driver", _S, "Driver of the SQL store", section=Section.SQL, group=Group.SQL),
-    _refused(
-        "sql_source", _S, "How to connect to the database", section=Section.SQL, group=Group.SQL,
-        secret=True),
-    _refused(
-        "sql_no_caching", _B, "Write every message by itself", section=Section.SQL,
-        group=Group.SQL),
-    _refused(
-        "sql_max_open_conns", _I, "Connections to the database (0: unlimited)", section=Section.SQL,
-        group=Group.SQL, names="max_open_conns max_conns"),
-    _refused(
-        "sql_bulk_insert_limit", _I, "Messages in one insert (0: one each)", section=Section.SQL,
-        group=Group.SQL),
     _refused("cluster_node_id", _S, "Id of this node, unique in its cluster"),
     _refused("cluster_bootstrap", _B, "Let this node found the cluster"),
     _refused("cluster_peers", _L, "Ids of the other nodes, comma separated"),

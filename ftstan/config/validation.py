@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.config.member import MAX_MEMBER_NAME
-from ftstan.config.options import FT_ALLOW, STORE_FILE, STORE_MEMORY, STORE_SQL
+from ftstan.config.options import FT_ALLOW, SQL_DRIVERS, STORE_FILE, STORE_MEMORY, STORE_SQL
 from ftstan.config.precedence import field_value
 from ftstan.config.table import BY_KEY
 from ftstan.config.units import MILLISECOND, format_duration, quote
@@ -101,7 +101,7 @@ def check_before_logging(options: ServerOptions) -> None:
 
 
 def check_start(
-    options: ServerOptions, kinds: Collection[str] = (STORE_FILE, STORE_MEMORY)
+    options: ServerOptions, kinds: Collection[str] = (STORE_FILE, STORE_MEMORY, STORE_SQL)
 ) -> None:
     """Refuse what the original refuses at start, in its order and words. Raises ``ConfigError``.
 
@@ -111,6 +111,8 @@ def check_start(
     check_limits(options.limits)
     if options.store == STORE_FILE:
         _check_file(options)
+    if options.store == STORE_SQL:
+        _check_sql(options)
     if options.admin_key and options.store == STORE_FILE:
         raise ConfigError(
             "admin_key is for memory stores", hint="the datastore has its own: admin.key in -dir"
@@ -121,10 +123,10 @@ def check_start(
             hint="name the channels that this server serves: store_limits { channels { foo: {} } }",
             option="partitioning",
         )
-    if options.ft_group and options.store != STORE_FILE:
+    if options.ft_group and options.store not in (STORE_FILE, STORE_SQL):
         raise ConfigError(
             "ft: only FILE or SQL stores supported in FT mode",
-            hint="add -store file -dir <directory shared by the group>",
+            hint="add -store file -dir <directory shared by the group>, or -store sql",
             option="ft_group",
         )
     if options.ft_group and not _is_subject(options.ft_group):
@@ -232,11 +234,6 @@ def _check_pages(options: ServerOptions) -> None:
 def _check_store(options: ServerOptions, kinds: Collection[str]) -> None:
     if options.store in kinds:
         return
-    if options.store == STORE_SQL:
-        raise ConfigError(
-            "store type SQL is not supported by this version of ftstan (planned)",
-            hint="use -store file",
-        )
     raise ConfigError(
         f"unsupported store type: {options.store}",
         hint="use " + " or ".join(f"-store {k.lower()}" for k in sorted(kinds)),
@@ -315,6 +312,15 @@ def _check_file(options: ServerOptions) -> None:
     for holds, text in checks:
         if not holds:
             raise ConfigError(text)
+
+
+def _check_sql(options: ServerOptions) -> None:
+    if options.sql.driver not in SQL_DRIVERS:
+        raise ConfigError(
+            f'sql: unknown driver "{options.sql.driver}" (forgotten import?)',
+            hint="add -sql_driver mysql or -sql_driver postgres",
+            option="sql_driver",
+        )
 
 
 def _check_choice(options: ServerOptions, key: str) -> None:

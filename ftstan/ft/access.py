@@ -42,6 +42,8 @@ _RECOVER_LOST_LOCKS = "/sys/module/nfs/parameters/recover_lost_locks"
 class FileAccess(OwnedAccess):
     """One node's access to a datastore directory. Implements ``StoreAccess``."""
 
+    owner: StoreOwner
+
     def __init__(self, context: StoreContext) -> None:
         """Judge the mount, then open the directory, creating it if it is missing.
 

@@ -18,10 +18,10 @@ from ftstan.ft.events import StoreSeen, TryDone, TryResult
 
 if TYPE_CHECKING:
     from ftstan.ft.events import TryLock
-    from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.owned import Owner
 
 
-def attempt(owner: StoreOwner, ask: TryLock) -> TryDone:
+def attempt(owner: Owner, ask: TryLock) -> TryDone:
     """Try the store lock once. Errors of storage are in the answer."""
     try:
         return _under_suspicion(owner, ask) if ask.suspicious else _poll(owner)
@@ -29,7 +29,7 @@ def attempt(owner: StoreOwner, ask: TryLock) -> TryDone:
         return TryDone(TryResult.FAULT, error=error.text, hint=error.hint)
 
 
-def _poll(owner: StoreOwner) -> TryDone:
+def _poll(owner: Owner) -> TryDone:
     try:
         owner.try_lock(create=False)
     except (LockBusyError, LockMissingError):
@@ -38,7 +38,7 @@ def _poll(owner: StoreOwner) -> TryDone:
     return _behind_the_lock(owner)
 
 
-def _under_suspicion(owner: StoreOwner, ask: TryLock) -> TryDone:
+def _under_suspicion(owner: Owner, ask: TryLock) -> TryDone:
     look = owner.look()
     if look.elsewhere and ask.expect is None and not ask.served:
         raise LockMissingError(
@@ -61,7 +61,7 @@ def _under_suspicion(owner: StoreOwner, ask: TryLock) -> TryDone:
     return _behind_the_lock(owner)
 
 
-def see_store(owner: StoreOwner) -> StoreSeen:
+def see_store(owner: Owner) -> StoreSeen:
     """Look at the directory, without trying anything."""
     try:
         look = owner.look()
@@ -70,7 +70,7 @@ def see_store(owner: StoreOwner) -> StoreSeen:
     return StoreSeen(look.store_id, owner=look.owner, served=look.served)
 
 
-def _behind_the_lock(owner: StoreOwner) -> TryDone:
+def _behind_the_lock(owner: Owner) -> TryDone:
     """Granted: but is it the datastore that the path names?
 
     Nothing has been read under the lock yet.

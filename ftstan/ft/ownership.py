@@ -68,7 +68,12 @@ class StoreLook:
 
 
 class StoreOwner:
-    """The right of this process to write to the directory ``path``."""
+    """The right of this process to write to the directory ``path``.
+
+    Implements ``ft.owned.Owner``.
+    """
+
+    has_directory = True
 
     def __init__(
         self,

@@ -61,6 +61,21 @@ class _Channel:
     read_to: int = 0
 
 
+class NoWarm:
+    """In the place of ``Warm`` where there are no files: a database has a cache of its own."""
+
+    lag: WarmLag | None = None
+
+    def start(self) -> None:
+        """Nothing to read."""
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+    def take(self, digest: Digest) -> None:
+        """Nothing to read."""
+
+
 class Warm:
     """The reader. ``take`` and ``lag`` may be called from any thread and never wait for storage."""
 

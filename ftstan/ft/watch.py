@@ -342,6 +342,26 @@ def _failed(what: str, error: OSError) -> StoreError:
     )
 
 
+class Looks(Protocol):
+    """One look at the storage of an owner, on the watch thread."""
+
+    @property
+    def room(self) -> Space | None:
+        """Free space, if it is known."""
+        ...
+
+    def __call__(self) -> bool:
+        """Whether storage has answered; false if that cannot be judged now.
+
+        Raises ``FtstanError``: the owner must end.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what it has opened."""
+        ...
+
+
 class Watch:
     """The thread. ``on_failure(error)`` is called on it, once, when a probe says that this server
     must end.
@@ -353,7 +373,7 @@ class Watch:
 
     def __init__(
         self,
-        probe: Probe,
+        probe: Looks,
         clock: Clock,
         interval: float,
         on_failure: Callable[[BaseException], None],

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from ftstan.base.environment import without_key
+from ftstan.base.environment import without_secrets
 from ftstan.base.errors import NatsError
 
 
@@ -51,7 +51,7 @@ def binary_version() -> str:
             capture_output=True,
             timeout=10,
             check=False,
-            env=without_key(os.environ),
+            env=without_secrets(os.environ),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NatsError(

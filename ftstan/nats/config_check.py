@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING
 
-from ftstan.base.environment import without_key
+from ftstan.base.environment import without_secrets
 from ftstan.base.errors import ConfigError, NatsError
 from ftstan.base.log.redact import redact
 from ftstan.nats.binary import binary_path
@@ -43,7 +43,7 @@ def check(options: NatsServerOptions) -> None:
                 timeout=_WITHIN_S,
                 check=False,
                 text=True,
-                env=without_key(os.environ),
+                env=without_secrets(os.environ),
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NatsError(

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING
 
-from ftstan.base.environment import without_key
+from ftstan.base.environment import without_secrets
 from ftstan.base.errors import NatsError
 from ftstan.nats.binary import binary_path
 from ftstan.nats.generated import NatsServerOptions, cluster_name, extra_token, render
@@ -188,7 +188,7 @@ def child_environment(
     ``gomaxprocs`` and ``gogc``: what the operator chose by option, 0 if nothing. Ours are taken
     only when neither is set, in this way or in ``environment``.
     """
-    child = without_key(environment)
+    child = without_secrets(environment)
     if gomaxprocs:
         child["GOMAXPROCS"] = str(gomaxprocs)
     if gogc:

@@ -93,7 +93,7 @@ class Administration:
                 f"a former key cannot count for {grace_s} s",
                 hint=f"give at most {MAX_GRACE_S // 86_400} days",
             )
-        if owner is None:
+        if owner is None or not owner.has_directory:
             now_ns = node.clock.wall_ns()
             work = partial(rotate_key_at, path, grace_s=grace_s, now_ns=now_ns)
         elif owner.present is None:

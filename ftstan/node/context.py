@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ftstan.config.options import LinkOptions, ServerOptions, ServerTlsOptions, StoreLimits
     from ftstan.front.listener import Front
     from ftstan.ft.digest import Member as GroupMember
-    from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.owned import Owner
     from ftstan.ft.standby import Standby
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
@@ -278,8 +278,8 @@ class Context:
         self.role = NodeState.STANDALONE
         """What the node is for now, also before it serves; what is shown is ``status``."""
         self.plane = self.plane_class(self.storage_failed, Awake(options.io_spin / SECOND))
-        self.owner: StoreOwner | None = None
-        """The right to the directory of a FILE store; a group needs one."""
+        self.owner: Owner | None = None
+        """The right to the directory or database of the store; a group needs one."""
         self.owns = False
         """Whether this node may have written anything: an activation was begun."""
         self.child: NatsServerChild | None = None

@@ -39,6 +39,7 @@ from ftstan.ft.subjects import (
     heartbeat_subject,
 )
 from ftstan.ft.timing import timing_of
+from ftstan.ft.warm import NoWarm
 from ftstan.nats import tasks
 from ftstan.node.handover import SWITCHOVER_S, Handover, no_successor
 from ftstan.node.peers import Peers
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from ftstan.config.options import LinkOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.epoch_records import EpochRecord
-    from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.owned import Owner
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
     from ftstan.node.context import Context
@@ -106,7 +107,7 @@ class FtGroup:
         self._node = node
         self._life = life
         self._operators = operators
-        self._owner: StoreOwner = node.owner
+        self._owner: Owner = node.owner
         self._rng = node.random_class()
         self._timing = timing_of(node.options.ft, is_network=self._owner.is_network)
         self._word = word_of(node.options.ft)
@@ -192,7 +193,9 @@ class FtGroup:
         self._warm.start()
         self._spawn(self._wait_for_nats())
 
-    def _new_warm(self) -> Warm:
+    def _new_warm(self) -> Warm | NoWarm:
+        if not self._owner.has_directory:
+            return NoWarm()
         return self._node.warm_class(LocalDisk(), self._owner.path, self._node.clock)
 
     async def _wait_for_nats(self) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ftstan.admin.protocol import Answer, EpochEntry, Request
     from ftstan.base.states import NodeStatus
     from ftstan.config.options import StoreLimits
-    from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.owned import Owner
     from ftstan.node.context import Context, GroupPart
 
 T = TypeVar("T")
@@ -70,12 +70,12 @@ class NodeMember:
         Raises ``RefusedError`` and ``StoreError``.
         """
         node = self._node
-        if node.owner is not None:
+        if node.owner is not None and node.owner.has_directory:
             return await self._within(_READ_WITHIN_S, node.owner.read_keys)
         path = node.options.admin_key
         if not path:
             raise RefusedError(
-                "this server has no key: its store is in memory",
+                "this server has no key: its store has no directory",
                 hint="start it with -admin_key and a file's path",
             )
         return await self._within(_READ_WITHIN_S, lambda: read_keys_at(path))
@@ -195,7 +195,7 @@ class NodeMember:
     # ---- with storage
     # --------------------------------------------------------------------------------------------
 
-    def _owner(self) -> StoreOwner:
+    def _owner(self) -> Owner:
         assert self._node.owner is not None
         return self._node.owner
 

@@ -14,7 +14,7 @@ import threading
 from typing import NoReturn
 
 from ftstan.base import log
-from ftstan.base.environment import without_key
+from ftstan.base.environment import without_secrets
 from ftstan.ft.deadlines import LAST_WORDS_S
 
 _ending = threading.Lock()
@@ -45,7 +45,7 @@ def pause_and_end(why: str, status: int, seconds: int) -> NoReturn:
     _last_words(f"{why} (exit in {seconds}s)")
     with contextlib.suppress(OSError):
         words = ["sh", "-c", f"sleep {seconds}; exit {status}"]
-        os.execve("/bin/sh", words, without_key(os.environ))  # noqa: S606  # it is a shell
+        os.execve("/bin/sh", words, without_secrets(os.environ))  # noqa: S606  # it is a shell
     os._exit(status)
 
 

@@ -16,7 +16,7 @@ import sys
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ftstan.base.disk import LocalDisk
-from ftstan.base.environment import without_key
+from ftstan.base.environment import without_secrets
 from ftstan.base.errors import FtstanError, LockBusyError, StoreError
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.lock import LOCK_NAME, StoreLock
@@ -152,7 +152,7 @@ class NeighbourProcess:
             stdout=subprocess.PIPE,
             process_group=0,
             text=True,
-            env=without_key(os.environ),
+            env=without_secrets(os.environ),
         )
 
     def lock(self) -> bool:

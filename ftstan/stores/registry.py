@@ -25,6 +25,7 @@ GROUP = "ftstan.stores"
 OURS = {
     "FILE": ("ftstan.ft.access", "FileAccess"),
     "MEMORY": ("ftstan.stores.memory", "MemoryAccess"),
+    "SQL": ("ftstan.ft.sqlaccess", "SqlAccess"),
 }
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from typing import IO, TYPE_CHECKING
 
-from ftstan.base.environment import without_key
+from ftstan.base.environment import without_secrets
 from ftstan.supervised.policy import FENCED, meaning
 from ftstan.supervised.rpc import SupervisorError, call
 
@@ -105,7 +105,7 @@ class Listener:
                     [*self._run, name, status, text],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env=without_key(os.environ),
+                    env=without_secrets(os.environ),
                     timeout=_RUN_TIMEOUT_S,
                     check=False,
                 )

@@ -38,8 +38,12 @@ class Kind:
     durable: bool = True
 
 
+_ODD_NAME = b"\xff\xfe name"
+
+
 class MemoryPlace:
     overhead = 0
+    odd_name = _ODD_NAME
 
     def __init__(self, _folder: Path) -> None:
         self.clock = ManualClock()
@@ -52,6 +56,7 @@ class FilePlace:
     """A directory; slices are small so that every test crosses some."""
 
     overhead = 40
+    odd_name = _ODD_NAME
 
     def __init__(self, new_disk: Callable[[], Disk], path: str) -> None:
         self.clock = ManualClock()
@@ -73,6 +78,7 @@ class EncryptedPlace:
     def __init__(self, inner: Place) -> None:
         self.clock = inner.clock
         self.overhead = inner.overhead + OVERHEAD
+        self.odd_name = inner.odd_name
         self._inner = inner
         self._ring = KeyRing([b"key"])
 

@@ -36,6 +36,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     for name, text in _COMMANDS:
         _common(commands.add_parser(name, help=text, description=text))
+    schema = commands.add_parser(
+        "sql-schema",
+        help="print the statements that make the tables of a database",
+        description="print the statements that make the tables of a database",
+    )
+    schema.add_argument("driver", choices=("mysql", "postgres"), help="the server's -sql_driver")
     commands.choices["verify"].add_argument(
         "--max-payload",
         type=int,

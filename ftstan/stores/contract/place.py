@@ -35,10 +35,12 @@ class Place(Protocol):
     """A place where processes open stores, one after the other.
 
     ``overhead``: bytes that the store counts for each message beyond its encoded form. ``clock``:
-    the clock of every store that is opened here.
+    the clock of every store that is opened here. ``odd_name``: the oddest name of a channel that
+    the store keeps.
     """
 
     overhead: int
+    odd_name: bytes
     clock: ManualClock
 
     def open(self, limits: Limits) -> Store:

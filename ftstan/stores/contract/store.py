@@ -122,7 +122,7 @@ class StoreContract:
         assert channel.read(len(written) + 1, 10, 1000) is None
 
     def test_all_fields_of_a_message_are_kept(self, place: Place) -> None:
-        store, channel = opened(place, name=b"\xff\xfe name")
+        store, channel = opened(place, name=place.odd_name)
         block = MsgBlock()
         block.append(1, channel.name, b"reply.to", b"\0\xff" * 9, START)
         wanted = block.payload(0)

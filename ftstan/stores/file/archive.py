@@ -26,7 +26,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from ftstan.base.environment import without_key
+from ftstan.base.environment import without_secrets
 from ftstan.base.log import stream as log
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class _Runner:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(guard,) if guard >= 0 else (),
-                env=without_key(os.environ),
+                env=without_secrets(os.environ),
             )
         except OSError as error:
             output.close()

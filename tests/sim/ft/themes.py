@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ftstan.ft.ownership import StoreOwner
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -351,6 +353,7 @@ def raising_owner(group: Group) -> None:
     if owner is None or owner.product.owner is None or group.shape.mixed:
         return
     product = owner.product.owner
+    assert isinstance(product, StoreOwner)
     rng = group.rng
     if rng.random() < 0.3:
         group.leave_claim()

@@ -82,3 +82,12 @@ def test_a_process_writes_over_its_own_secrets() -> None:
     )
     assert "'-auth', 'xxx', '--pass=xxxx', '-p', '1', '']" in done.stdout
     assert "['-auth', 'tok', '--pass=word', '-p', '1']" in done.stdout
+
+
+def test_the_source_of_a_database_is_written_over_and_the_path_of_its_file_is_not() -> None:
+    for words in ([b"f", b"-sql_source", b"u:pw@/d"], [b"f", b"--sql_source=u:pw@/d"]):
+        line = bytearray(b"\0".join(words) + b"\0")
+        for at, size in spans(words):
+            line[at : at + size] = b"x" * size
+        assert b"pw" not in line
+    assert spans([b"f", b"-sql_source_file", b"/etc/x", b"-sql_source_file=/etc/x"]) == []

@@ -20,8 +20,8 @@ from tools.man_ftstanctl import actions, leaves, manual
 
 LEAVES = {" ".join(path): parser for path, parser in leaves(PROGRAM.build_parser())}
 
-#: What they print is a program of a shell.
-NO_JSON = {"completion"}
+#: What they print is a program of a shell, or of a database.
+NO_JSON = {"completion", "store sql-schema"}
 
 #: Only their words can be wrong.
 ONLY_WORDS = {"completion", "version"}

@@ -196,7 +196,7 @@ def test_bash_completes_flags_and_their_values(capfd: pytest.CaptureFixture[str]
         ).stdout.strip()
         for words in (["--hb_f"], ["-st", ""], ["--store", "f"], ["-cid", ""])
     ]
-    assert answers == ["--hb_fail_count", "memory file", "file", ""]
+    assert answers == ["--hb_fail_count", "memory file sql", "file", ""]
 
 
 def test_there_is_no_completion_for_another_shell(capfd: pytest.CaptureFixture[str]) -> None:

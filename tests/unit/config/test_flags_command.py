@@ -51,8 +51,6 @@ DECIDED_LATER = {
 #: Where we differ on purpose or in wording; each is explained in docs/compat/config.md.
 DIFFERENT = {
     "syntax/documented-but-absent-ft-group-name",
-    "store/sql-no-driver",
-    "mode/ft-sql-no-driver",
     "net/cluster-no-port",
     "net/ns-bad-port",
     "net/ns-http-scheme",
@@ -130,14 +128,22 @@ def test_ft_group_name_is_the_same_as_ft_group(server: FakeServer) -> None:
     assert server.runs[0].ft_group == "g"
 
 
-def test_the_sql_store_is_refused_by_name(
+def test_the_sql_store_needs_a_driver_that_there_is(
     server: FakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["-st", "sql"]) == 1
     assert (
-        "[FTL] STREAM: Failed to start: store type SQL is not supported" in capfd.readouterr().err
+        '[FTL] STREAM: Failed to start: sql: unknown driver "" (forgotten import?)'
+        in capfd.readouterr().err
     )
     assert server.runs == []
+
+
+def test_the_sql_store_is_for_groups_too(server: FakeServer) -> None:
+    assert (
+        main(["-st", "sql", "-sql_driver", "mysql", "-sql_source", "u@/d", "-ft_group", "g"]) == 0
+    )
+    assert server.runs[0].sql.source == "u@/d"
 
 
 def test_a_cluster_url_without_port_is_refused(

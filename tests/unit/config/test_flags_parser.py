@@ -75,6 +75,7 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
             "dedup_window",
             "encryption_key_file",
             "encryption_accept_unreadable",
+            "sql_source_file",
             "ft_allow",
             "ft_member",
             "ft_mixed",
@@ -300,7 +301,7 @@ def test_a_flag_that_is_not_supported_yet_is_taken_with_its_default_value() -> N
         "-encrypt=false",
         "-file_buffer_size",
         "2048KB",
-        "-sql_driver=",
+        "-cluster_node_id=",
         "-file_compact_enabled",
     ]
     assert to_options(parse(words)) == ServerOptions()

@@ -108,7 +108,7 @@ def test_file_options_are_checked_for_the_file_store_only(
         (ServerOptions(store=""), "unsupported store type: "),
         (
             ServerOptions(store="SQL"),
-            "store type SQL is not supported by this version of ftstan (planned)",
+            'sql: unknown driver "" (forgotten import?)',
         ),
         (ServerOptions(store="FILE"), "for FILE stores, root directory must be specified"),
         (ServerOptions(ft_group="ft"), "ft: only FILE or SQL stores supported in FT mode"),

@@ -58,8 +58,7 @@ DECIDED_LATER = {
 }
 #: Where we differ on purpose.
 DIFFERENT = {
-    *("store/sql-unknown-driver", "store/sql-mysql-bad-source", "store/sql-postgres-unreachable"),
-    *("store/sql-mysql-unreachable", "key-store-sql.conf"),
+    *("store/sql-postgres-unreachable", "store/sql-mysql-unreachable", "key-store-sql.conf"),
     *("store/clustered-restart-of-plain", "mode/clustered-bad-log-path", "mode/ft-and-clustered"),
     *(
         "mode/clustered-file-bootstrap",

@@ -322,8 +322,8 @@ def test_a_page_that_calls_missing_what_works_is_caught(sentence: str) -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
-        "SQL stores are planned.",
-        "| `driver` | text | `-sql_driver` | Driver of the SQL store *(not supported yet)* |",
+        "Clustering is planned.",
+        "| `sync` | text | `-cluster_sync` | Clustering: sync the log *(not supported yet)* |",
         "EFS, CephFS, Gluster: **not run**, nothing measured.",
         "A planned hand-over answers every publish.",
         "What has passed already is not run again.",

@@ -1,0 +1,390 @@
+"""The SQL store as a kind of store: its source, its lock, its epoch, and the store that is opened
+with them.
+
+``SqlOwner`` is to a database what ``ft.ownership.StoreOwner`` is to a directory: what the node and
+the driver of a group ask of either is ``ft.owned.Owner``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from ftstan.base.errors import FtstanError, LockBusyError, LockFaultError, ReleasedError, StoreError
+from ftstan.base.log import stream as log
+from ftstan.config.member import member_name
+from ftstan.ft.epoch import Activation
+from ftstan.ft.epoch_records import Cause, Ending, EpochRecord
+from ftstan.ft.lockfaults import LockCounts, LockOutcome
+from ftstan.ft.owned import OwnedAccess
+from ftstan.ft.ownership import StoreLook
+from ftstan.ft.watch import Watch
+from ftstan.stores.sql import tables
+from ftstan.stores.sql.connecting import connect
+from ftstan.stores.sql.fence import Fence
+from ftstan.stores.sql.lock import SqlLock
+from ftstan.stores.sql.source import source_of
+from ftstan.stores.sql.store import SqlStore
+from ftstan.wire.nuid import Nuid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.admin.keys import Keys
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Space
+    from ftstan.ft.epoch import LostEpochs
+    from ftstan.stores.interface import StoreContext
+    from ftstan.stores.sql.session import Session
+    from ftstan.stores.sql.source import Source
+    from ftstan.stores.sql.tables import EpochRow, HistoryRow
+
+#: The row of ``StoreLock`` is raised at least so often (seconds): originals wait 4.5 s for it.
+_TICK_S: Final = 1.0
+
+
+class CountedLock(SqlLock):
+    """The lock, with counts for the pages."""
+
+    def __init__(
+        self, connect: Callable[[], Session], lock_id: str, mono: Callable[[], float]
+    ) -> None:
+        super().__init__(connect, lock_id, mono)
+        self.counts = LockCounts()
+
+    def acquire(self, *, create: bool = True) -> None:
+        """Take it now. There is nothing to create."""
+        del create
+        held = self.held
+        try:
+            super().acquire()
+        except LockBusyError:
+            self.counts.add(LockOutcome.BUSY)
+            raise
+        except LockFaultError:
+            self.counts.add(LockOutcome.IO)
+            raise
+        if not held:
+            self.counts.add(LockOutcome.GRANTED)
+
+    def renew(self) -> bool:
+        """There is no path that could name another lock."""
+        return False
+
+
+class SqlOwner:
+    """The right of this process to write to one database. Implements ``ft.owned.Owner``."""
+
+    has_directory = False
+    is_network = False
+    """A poll is one short query: a dead owner is noticed at once."""
+
+    def __init__(self, source: Source, *, server_id: str, clock: Clock, name: str = "") -> None:
+        """Nothing is connected yet. ``name``: the member's, for people."""
+        self._name = name
+        self.ending = Ending.UNSAID
+        self.path = source.shown()
+        self._server_id = server_id
+        self._clock = clock
+        self._source = source
+        self._lock = CountedLock(lambda: connect(source), Nuid().next(), clock.mono)
+        self.fence = Fence(lambda: connect(source))
+        self.fence.answered = self._has_answered
+        self._activation: Activation | None = None
+        self.answered_at: float | None = None
+        self.holder: EpochRecord | None = None
+        self.is_fit: Callable[[int], bool] = lambda _epoch: True
+
+    @property
+    def lock(self) -> CountedLock:
+        """The lock of the database."""
+        return self._lock
+
+    def _has_answered(self) -> None:
+        self.answered_at = self._clock.mono()
+
+    def check(self) -> None:
+        """Raise ``StoreError`` unless the database can be reached and used."""
+        self.fence.read(lambda session: session.check())
+        self.fence.read(lambda session: session.query("SELECT id FROM StoreLock"))
+
+    # ---- looking
+
+    def look(self) -> StoreLook:
+        """Look at the database; nothing is created. Raises ``StoreError``."""
+        row = self.fence.look()
+        if row is not None and row.epoch:
+            return StoreLook(bytes.fromhex(row.store_id), self.read_owner(), served=True)
+        found = self.fence.read(lambda s: s.query("SELECT 1 FROM ServerInfo"))
+        return StoreLook(served=bool(found))
+
+    def read_watch(self) -> bytes | None:
+        """What an owner changes once a second; ``None`` if it cannot be read."""
+        try:
+            return self.lock.read()
+        except StoreError:
+            return None
+
+    def try_lock(self, *, create: bool = True) -> None:
+        """Try the lock once. Raises ``LockBusyError`` and ``LockFaultError``."""
+        try:
+            self.lock.acquire(create=create)
+        except LockBusyError:
+            self._has_answered()
+            raise
+        self._has_answered()
+
+    def read_owner(self) -> EpochRecord | None:
+        """The newest activation, ``None`` if there was none. Raises ``StoreError``."""
+        records = self.read_records(1)
+        self.holder = records[0][1] if records else None
+        return self.holder
+
+    def read_records(self, count: int) -> list[tuple[int, EpochRecord | None]]:
+        """The newest ``count`` activations, newest first. Raises ``StoreError``."""
+        rows = self.fence.read(lambda session: tables.read_history(session, count))
+        self._has_answered()
+        return [(row.epoch, _record(row)) for row in rows]
+
+    def read_keys(self) -> Keys:
+        """A database has no keys of administrators: ``-admin_key`` names a file of them."""
+        raise StoreError("a database has no keys of administrators", hint="use -admin_key")
+
+    def rotate_key(self, grace_s: int) -> Keys:
+        """See ``read_keys``."""
+        del grace_s
+        return self.read_keys()
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self._name
+
+    def is_paused(self) -> bool:
+        """Never: no pause is kept."""
+        return False
+
+    def keep_pause(self, line: str) -> None:
+        """A pause ends with the process. Raises ``StoreError``."""
+        raise StoreError(
+            f"a database keeps no pauses: {line}", hint="pause it again after a restart"
+        )
+
+    def end_pause(self) -> None:
+        """Nothing is kept."""
+
+    # ---- taking
+
+    def activate(
+        self,
+        lost: LostEpochs | None = None,
+        *,
+        cause: Cause = Cause.UNKNOWN,
+        after: int = 0,
+        ft_mixed: bool | None = None,
+        without_lock: bool = False,
+        heard_under: int | None = 0,
+    ) -> Activation:
+        """Take the next epoch: see ``StoreOwner.activate``.
+
+        ``without_lock``: the session of the silent owner is ended, and the lock is taken.
+        """
+        del lost, heard_under
+        if without_lock and not self.lock.held:
+            self.lock.seize()
+        if not self.lock.held:
+            raise LockFaultError("the store lock is not held")
+        former = self.read_owner()
+        mixed = former.ft_mixed if ft_mixed is None and former is not None else bool(ft_mixed)
+        through = former.originals_through if former is not None else 0
+        if former is not None and former.ft_mixed:
+            through = former.epoch
+
+        def history(row: EpochRow, token: str) -> HistoryRow:
+            return tables.HistoryRow(
+                epoch=row.epoch + 1,
+                server_id=self._server_id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                nonce=token,
+                store_id=row.store_id,
+                since=self._clock.wall_ns(),
+                ft_mixed=mixed,
+                cause=int(Cause.FIRST_START if row.epoch == 0 else cause),
+                after=after,
+                originals_through=through,
+            )
+
+        row = self.fence.activate(self.lock.lock_id, history)
+        self._activation = Activation(
+            epoch=row.epoch,
+            nonce=bytes.fromhex(row.nonce),
+            store_id=bytes.fromhex(row.store_id),
+            ours_from=0,
+            server_id=row.server_id,
+            host=row.host,
+            pid=row.pid,
+            since_ns=row.since,
+            ft_mixed=row.ft_mixed,
+            predecessor=(former.epoch, former.nonce) if former is not None else (0, b""),
+            was_mixed=former is not None and former.ft_mixed,
+            cause=Cause(row.cause),
+            after=row.after,
+            originals_through=row.originals_through,
+            name=self._name,
+        )
+        self.holder = self._activation.record()
+        return self._activation
+
+    def tidy(self) -> None:
+        """Nothing is left of former activations."""
+
+    # ---- owning
+
+    @property
+    def present(self) -> Activation | None:
+        """The present activation, if there is one. Any thread may ask."""
+        return self._activation
+
+    @property
+    def activation(self) -> Activation:
+        """The present activation. Raises ``ReleasedError`` if there is none."""
+        if self._activation is None:
+            raise ReleasedError("the database is not ours")
+        return self._activation
+
+    def confirm(self) -> None:
+        """Raise ``FencedError`` unless the database says that it is ours."""
+        self.fence.confirm()
+
+    def verify_lock(self) -> None:
+        """Raise ``FencedError`` if the row of ``StoreLock`` is not ours."""
+        self.lock.verify()
+
+    def set_mixed(self, *, on: bool) -> None:
+        """Record whether original servers may be members. Raises ``StoreError``."""
+        if on == self.activation.ft_mixed:
+            return
+        raise StoreError(
+            "a SQL store keeps original servers out or in from its start on",
+            hint="restart the members with -ft_mixed",
+        )
+
+    # ---- giving up
+
+    def regain_lock(self) -> bool:
+        """Whether it holds the lock: nobody owns a database without it."""
+        return self.lock.held
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._activation = None
+        self.fence.forget()
+        self.lock.release()
+
+    def close(self) -> None:
+        """Release everything."""
+        self.release()
+
+
+class SqlAccess(OwnedAccess):
+    """One node's access to a database. Implements ``StoreAccess``."""
+
+    owner: SqlOwner
+
+    def __init__(self, context: StoreContext) -> None:
+        """Connect once, so that a bad source ends the start. Raises ``FtstanError``."""
+        self._context = context
+        source = source_of(context.options.sql)
+        self.owner = SqlOwner(
+            source,
+            server_id=context.server_id,
+            clock=context.clock,
+            name=member_name(context.options),
+        )
+        self.place = f"database {self.owner.path}"
+        try:
+            self.owner.check()
+        except FtstanError:
+            self.owner.close()
+            raise
+
+    def lock(self) -> CountedLock:
+        """The lock of the database."""
+        return self.owner.lock
+
+    def holder(self) -> str:
+        """The newest activation, in words."""
+        owner = self.owner.read_owner()
+        return owner.describe() if owner is not None else ""
+
+    def activate(self) -> None:
+        """Take the next epoch; the node is no member of a group."""
+        self.owner.activate(cause=Cause.STANDALONE_START)
+
+    def open(self) -> SqlStore:
+        """The store of the present activation, not recovered yet."""
+        return SqlStore(
+            self.owner.fence,
+            self._context.clock,
+            no_caching=self._context.options.sql.no_caching,
+            stopping=self._context.stopping,
+            progress=self._context.progress,
+        )
+
+    def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
+        """What raises the row of ``StoreLock`` and looks whether the database answers."""
+        probe = SqlProbe(self.owner)
+        return Watch(probe, self._context.clock, min(interval, _TICK_S), on_failure)
+
+    def close(self) -> None:
+        """Release everything."""
+        self.owner.close()
+
+
+class SqlProbe:
+    """One tick of the lock, on the watch thread."""
+
+    room: Space | None = None
+
+    def __init__(self, owner: SqlOwner) -> None:
+        self._owner = owner
+        self._is_told = False
+
+    def __call__(self) -> bool:
+        """Whether the database took it. Raises ``FencedError`` if the lock is not ours any more.
+
+        A database that does not take it now may do so in a moment, and whoever judges this node
+        sees since when: it ends no owner by itself.
+        """
+        try:
+            self._owner.lock.tick()
+        except StoreError as error:
+            if not self._is_told:
+                self._is_told = True
+                log.warning(f"Unable to update store lock ({error.text})")
+            return False
+        self._is_told = False
+        return True
+
+    def close(self) -> None:
+        """The session is the lock's."""
+
+
+def _record(row: HistoryRow) -> EpochRecord:
+    return EpochRecord(
+        slot=row.epoch,
+        epoch=row.epoch,
+        server_id=row.server_id,
+        nonce=bytes.fromhex(row.nonce),
+        store_id=bytes.fromhex(row.store_id),
+        host=row.host,
+        pid=row.pid,
+        since_ns=row.since,
+        ours_from=0,
+        ft_mixed=row.ft_mixed,
+        cause=Cause(row.cause),
+        after=row.after,
+        originals_through=row.originals_through,
+    )

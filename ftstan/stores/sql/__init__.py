@@ -1,0 +1,1 @@
+"""Stores in databases, PostgreSQL and MySQL (MariaDB), with the original's tables."""

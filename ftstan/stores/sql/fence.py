@@ -1,0 +1,346 @@
+"""The right to write to a database, proven by the database in every transaction that writes.
+
+An owner numbers its transactions. Each begins with one statement that moves ``done`` from N - 1 to
+N where ``epoch`` is the owner's: that locks the row until the end of the transaction, so a
+successor's activation comes either before it, and then it finds no row, or after its commit, and
+then the successor reads what was committed.
+
+A connection that is lost while a commit is under way leaves the outcome unknown. It is found out
+before anything else is done: the old session is ended (it has taken a name on the server, which the
+new session can only take when the old one and its transaction are over), and ``done`` says whether
+N has landed. So a transaction that landed is never done again, and one that failed is.
+
+Nothing here waits longer than ``_REACH_S`` for a database that does not answer with a refusal.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from ftstan.base.errors import FencedError, ReleasedError, StoreError
+from ftstan.stores.sql import tables
+from ftstan.stores.sql.session import LOCK_WAIT_MS, LostError, RightsError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.stores.sql.session import Session
+    from ftstan.stores.sql.tables import EpochRow, HistoryRow
+
+T = TypeVar("T")
+
+#: So long a database may be away before the owner gives up (seconds).
+_REACH_S = 8.0
+_RETRY_S = 0.1
+#: So often a transaction is tried that the database has undone.
+_TRIES = 6
+#: What an activation waits for the row at a time, before it ends whoever has it (milliseconds).
+_SHORT_WAIT_MS = 300
+#: So long an activation tries to end a former owner's session (seconds).
+_END_S = 10.0
+
+STAND_BY = "only one server can own a database: this one must stand by or stop"
+
+
+def new_token() -> str:
+    """A name for the session of one activation."""
+    return secrets.token_hex(16)
+
+
+class Fence:
+    """One process's right to write. Belongs to the data plane's thread.
+
+    ``connect`` makes a session; raises ``StoreError``.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Session], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._connect = connect
+        self._sleep = sleep
+        self._session: Session | None = None
+        self._token = ""
+        self._lock_id = ""
+        self.epoch = 0
+        """That of the present activation, 0 if there is none."""
+        self._done = 0
+        self._is_proven = False
+        """Whether a commit has proven since the last ``confirm`` that the database is ours."""
+        self._lost: FencedError | None = None
+        self.answered: Callable[[], None] = lambda: None
+        """Called when the database has answered."""
+
+    # ---- taking
+
+    def session(self) -> Session:
+        """The session for data, connected if need be; ours or not. Raises ``LostError``."""
+        if self._session is None or self._session.is_lost:
+            self._session = None
+            session = self._connect()
+            if self.epoch:
+                try:
+                    self._take_name(session)
+                    self._check_row(session)
+                except BaseException:
+                    session.close()
+                    raise
+            self._session = session
+        return self._session
+
+    def look(self) -> EpochRow | None:
+        """The row as it is, without waiting for anybody. Raises ``StoreError``."""
+        row = self.read(tables.read_epoch)
+        self.answered()
+        return row
+
+    def activate(self, lock_id: str, history: Callable[[EpochRow, str], HistoryRow]) -> HistoryRow:
+        """Take the next epoch; ``lock_id`` is in ``StoreLock``.
+
+        Whoever owned the database before can commit nothing from the return on. ``history`` makes
+        what is noted, of the row that was found and the token. Raises ``FencedError`` if somebody
+        else was faster, and ``StoreError``.
+        """
+        self.forget()
+        session = self.session()
+        session.check()
+        tables.create(session)
+        row = tables.read_epoch(session)
+        if row is None:
+            tables.make_epoch(session, secrets.token_hex(16))
+            row = tables.read_epoch(session)
+            assert row is not None
+        token = new_token()
+        if not session.try_name(token):
+            raise StoreError("sql: the name of this session is taken")
+        made = history(row, token)
+        deadline = time.monotonic() + _END_S
+        session.wait_at_most(_SHORT_WAIT_MS)
+        while True:
+            # Without waiting for it: it may be frozen with the row locked.
+            if row.token:
+                session.end_holder(row.token)
+            session.begin()
+            try:
+                found = _raise_epoch(session, made, token, lock_id, row.epoch)
+                session.commit()
+            except TransientError as error:
+                session.rollback()
+                if time.monotonic() >= deadline:
+                    raise StoreError(
+                        "sql: another session keeps the row of ftstan_epoch locked, and cannot be "
+                        f"ended: {error.text}",
+                        hint="look who it is, and end it",
+                    ) from error
+                self._sleep(_RETRY_S)
+                continue
+            except BaseException:
+                session.rollback()
+                raise
+            break
+        session.wait_at_most(LOCK_WAIT_MS)
+        self.epoch = made.epoch
+        self._token = token
+        self._lock_id = lock_id
+        self._done = found.done
+        self._is_proven = True
+        self.answered()
+        return made
+
+    def forget(self) -> None:
+        """The database is not ours any more, or is given back; the session is closed."""
+        self.epoch = 0
+        self._token = ""
+        self._lost = None
+        self._is_proven = False
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the session."""
+        session = self._session
+        self._session = None
+        if session is not None:
+            session.close()
+
+    # ---- owning
+
+    def confirm(self) -> None:
+        """Raise ``FencedError`` unless the database says that it is ours."""
+        self._require()
+        if self._is_proven:
+            self._is_proven = False
+            return
+        self._reached(self._check_row)
+
+    def transaction(self, work: Callable[[Session], T]) -> T:
+        """Do ``work`` in one transaction that the fence begins, and commit it.
+
+        ``work`` may be called again, and must change nothing but rows. Raises ``FencedError``;
+        ``StoreError`` if the statements are refused: then nothing is done; ``LostError`` if the
+        database cannot be reached: then the end may be unknown, and the owner must not go on.
+        """
+        self._require()
+        number = self._done + 1
+        tries = 0
+        deadline = time.monotonic() + _REACH_S
+        while True:
+            try:
+                session = self.session()
+                session.begin()
+                try:
+                    self._pass(session, number)
+                    result = work(session)
+                except BaseException:
+                    session.rollback()
+                    raise
+            except LostError as error:
+                # Before the commit: nothing of it is done.
+                self.drop()
+                self._wait(deadline, error)
+                continue
+            except TransientError as error:
+                tries += 1
+                if tries >= _TRIES:
+                    raise StoreError(error.text, hint=error.hint) from error
+                self._sleep(_RETRY_S * tries / 4)
+                continue
+            try:
+                session.commit()
+            except StoreError as error:
+                if not self._has_landed(number, error):
+                    tries += 1
+                    if tries >= _TRIES:
+                        raise StoreError(error.text, hint=error.hint) from error
+                    continue
+            self._done = number
+            self._is_proven = True
+            self.answered()
+            return result
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        """Read something, on a new connection if the old one is lost. Raises ``StoreError``."""
+        try:
+            return work(self.session())
+        except LostError:
+            self.drop()
+            if not self.epoch:
+                # Whoever stands by asks again soon, and has other things to do.
+                raise
+            return self._reached(work)
+
+    # ----
+
+    def _require(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        if not self.epoch:
+            raise ReleasedError("the database is not ours")
+
+    def _reached(self, work: Callable[[Session], T]) -> T:
+        deadline = time.monotonic() + _REACH_S
+        while True:
+            try:
+                result = work(self.session())
+            except LostError as error:
+                self.drop()
+                self._wait(deadline, error)
+            else:
+                self.answered()
+                return result
+
+    def _wait(self, deadline: float, error: LostError) -> None:
+        if time.monotonic() >= deadline:
+            raise error
+        self._sleep(_RETRY_S)
+
+    def _fenced(self, text: str) -> FencedError:
+        self._lost = FencedError(text, hint=STAND_BY)
+        return self._lost
+
+    def _pass(self, session: Session, number: int) -> None:
+        """The fence, inside a transaction."""
+        if session.execute(tables.FENCE, (number, self.epoch, number - 1, self._lock_id)) != 1:
+            self._check_row(session)
+            raise self._fenced(
+                "sql: the row of StoreLock is not this server's any more: another server has taken "
+                "the database"
+            )
+
+    def _check_row(self, session: Session) -> None:
+        row = tables.read_epoch(session)
+        if row is None:
+            raise self._fenced("sql: the row of ftstan_epoch is gone: the database is not ours")
+        if row.epoch > self.epoch:
+            raise self._fenced(
+                f"sql: the database is not ours any more: epoch {row.epoch} was taken behind "
+                f"epoch {self.epoch}"
+            )
+        if (row.epoch, row.token) != (self.epoch, self._token) or row.done < self._done:
+            raise self._fenced(
+                "sql: the database lacks transactions that were acknowledged (it shows epoch "
+                f"{row.epoch} with {row.done} transactions, and epoch {self.epoch} had "
+                f"{self._done}): was it failed over to a replica that was behind, or restored?"
+            )
+        if row.done > self._done:
+            raise self._fenced(f"sql: somebody else writes under epoch {self.epoch} of this server")
+
+    def _has_landed(self, number: int, error: StoreError) -> bool:
+        """Whether a transaction whose commit did not answer is done. Raises as ``transaction``."""
+        session = self._session
+        if session is not None:
+            session.rollback()
+        deadline = time.monotonic() + _REACH_S
+        while True:
+            try:
+                if self._session is None or self._session.is_lost:
+                    self._session = self._connect()
+                    self._take_name(self._session)
+                row = tables.read_epoch(self._session)
+            except LostError as lost:
+                self.drop()
+                self._wait(
+                    deadline,
+                    LostError(
+                        "sql: the connection was lost during a commit, and whether it is done "
+                        f"cannot be found out: {lost.text}",
+                        hint=lost.hint or error.hint,
+                    ),
+                )
+                continue
+            if row is not None and (row.epoch, row.token, row.done) == (
+                self.epoch,
+                self._token,
+                number,
+            ):
+                return True
+            self._check_row(self._session)
+            return False
+
+    def _take_name(self, session: Session) -> None:
+        """Be the one session of this owner; a former one, and its transaction, are over then."""
+        deadline = time.monotonic() + _END_S
+        while not session.try_name(self._token):
+            try:
+                session.end_holder(self._token)
+            except RightsError as error:
+                raise StoreError(
+                    f"sql: the former session of this server cannot be ended: {error.text}",
+                    hint="end it, or grant the right to end sessions of the same user",
+                ) from error
+            if time.monotonic() >= deadline:
+                raise LostError("sql: the former session of this server does not end")
+            self._sleep(_RETRY_S / 4)
+
+
+def _raise_epoch(
+    session: Session, made: HistoryRow, token: str, lock_id: str, before: int
+) -> EpochRow:
+    """In a transaction: take the epoch; what a former owner has committed until now."""
+    if session.execute(tables.RAISE, (made.epoch, token, lock_id, before)) != 1:
+        raise FencedError(f"epoch {made.epoch} was taken by another server", hint=STAND_BY)
+    # Under the row's lock.
+    found = tables.read_epoch(session)
+    assert found is not None
+    tables.add_history(session, made)
+    return found

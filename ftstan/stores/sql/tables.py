@@ -1,0 +1,167 @@
+"""Our own tables beside the original's: the epoch row, who had which epoch, remembered publishes.
+
+The original reads none of them. ``ftstan_epoch`` has one row:
+
+- ``epoch``: the number of the present owner's activation; ``done``: of the last transaction that
+  any owner committed. Every transaction of an owner begins with ``FENCE``.
+- ``token``: the name that the owner's session has taken on the server (``Session.try_name``), by
+  which a successor finds the session and ends it.
+- ``lock_id``: what the owner has in ``StoreLock.id``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftstan.base.errors import StoreError
+from ftstan.stores.sql.session import AbsentTableError, RightsError, Session
+
+OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered")
+
+_EPOCH = (
+    "CREATE TABLE IF NOT EXISTS ftstan_epoch (uniquerow INTEGER NOT NULL PRIMARY KEY,"
+    " epoch BIGINT NOT NULL, done BIGINT NOT NULL, token VARCHAR(64) NOT NULL,"
+    " lock_id VARCHAR(30) NOT NULL, store_id VARCHAR(32) NOT NULL)"
+)
+_HISTORY = (
+    "CREATE TABLE IF NOT EXISTS ftstan_history (epoch BIGINT NOT NULL PRIMARY KEY,"
+    " server_id VARCHAR(128) NOT NULL, host VARCHAR(256) NOT NULL, pid BIGINT NOT NULL,"
+    " nonce VARCHAR(32) NOT NULL, store_id VARCHAR(32) NOT NULL, since BIGINT NOT NULL,"
+    " ft_mixed INTEGER NOT NULL, cause INTEGER NOT NULL, after_epoch BIGINT NOT NULL,"
+    " originals_through BIGINT NOT NULL)"
+)
+_REMEMBERED = (
+    "CREATE TABLE IF NOT EXISTS ftstan_remembered (digest {binary} NOT NULL PRIMARY KEY,"
+    " pos BIGINT NOT NULL, seq BIGINT NOT NULL, mark BIGINT NOT NULL)"
+)
+
+#: The statements that make our tables, by driver. They do nothing where the tables are.
+CREATE = {
+    "postgres": (_EPOCH, _HISTORY, _REMEMBERED.format(binary="BYTEA")),
+    "mysql": tuple(
+        f"{statement} ENGINE=InnoDB"
+        for statement in (_EPOCH, _HISTORY, _REMEMBERED.format(binary="VARBINARY(16)"))
+    ),
+}
+
+#: Exactly one row, or the database is not ours: (done, epoch, done - 1, lock id).
+FENCE = (
+    "UPDATE ftstan_epoch SET done = %s WHERE uniquerow = 1 AND epoch = %s AND done = %s"
+    " AND EXISTS (SELECT 1 FROM StoreLock WHERE id = %s)"
+)
+#: The same for an activation: (epoch, token, lock id, epoch before).
+RAISE = (
+    "UPDATE ftstan_epoch SET epoch = %s, token = %s, lock_id = %s"
+    " WHERE uniquerow = 1 AND epoch = %s"
+)
+READ = "SELECT epoch, done, token, lock_id, store_id FROM ftstan_epoch WHERE uniquerow = 1"
+_FIRST = (
+    "INSERT INTO ftstan_epoch (uniquerow, epoch, done, token, lock_id, store_id)"
+    " VALUES (1, 0, 0, '', '', %s)"
+)
+_COLUMNS = (
+    "epoch, server_id, host, pid, nonce, store_id, since, ft_mixed, cause, after_epoch,"
+    " originals_through"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """What stands in ``ftstan_epoch``."""
+
+    epoch: int
+    done: int
+    token: str
+    lock_id: str
+    store_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One activation in ``ftstan_history``; ``since`` in Unix nanoseconds, ids in hexadecimal."""
+
+    epoch: int
+    server_id: str
+    host: str
+    pid: int
+    nonce: str
+    store_id: str
+    since: int
+    ft_mixed: bool
+    cause: int
+    after: int
+    originals_through: int
+
+
+def create(session: Session) -> None:
+    """Make our tables where they are missing. Raises ``StoreError`` if the user may not."""
+    missing = False
+    for table in OWN_TABLES:
+        try:
+            session.query(f"SELECT 1 FROM {table} WHERE 1 = 0")
+        except AbsentTableError:
+            missing = True
+    if not missing:
+        return
+    for statement in CREATE[session.driver]:
+        try:
+            session.execute(statement)
+        except RightsError as error:
+            raise StoreError(
+                f"sql: the table that keeps former owners out cannot be created: {error.text}",
+                hint=f"let the administrator run: {'; '.join(CREATE[session.driver])}",
+            ) from error
+
+
+def read_epoch(session: Session) -> EpochRow | None:
+    """The row, ``None`` if no server of ours has owned the database. Raises ``StoreError``."""
+    try:
+        found = session.query(READ)
+    except AbsentTableError:
+        return None
+    if not found:
+        return None
+    epoch, done, token, lock_id, store_id = found[0]
+    return EpochRow(int(epoch), int(done), token, lock_id, store_id)
+
+
+def make_epoch(session: Session, store_id: str) -> None:
+    """Make the row of a database that has none. Two at once: one of them fails."""
+    session.execute(_FIRST, (store_id,))
+
+
+def add_history(session: Session, row: HistoryRow) -> None:
+    """Note an activation."""
+    session.execute(
+        f"INSERT INTO ftstan_history ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s,"
+        " %s)",
+        (
+            row.epoch,
+            row.server_id,
+            row.host,
+            row.pid,
+            row.nonce,
+            row.store_id,
+            row.since,
+            int(row.ft_mixed),
+            row.cause,
+            row.after,
+            row.originals_through,
+        ),
+    )
+
+
+def read_history(session: Session, count: int) -> list[HistoryRow]:
+    """The newest activations, newest first; none where no server of ours was."""
+    try:
+        found = session.query(
+            f"SELECT {_COLUMNS} FROM ftstan_history ORDER BY epoch DESC LIMIT %s", (count,)
+        )
+    except AbsentTableError:
+        return []
+    return [
+        HistoryRow(
+            int(r[0]), r[1], r[2], int(r[3]), r[4], r[5], int(r[6]), bool(r[7]), *map(int, r[8:])
+        )
+        for r in found
+    ]

@@ -1,0 +1,192 @@
+"""Nothing of a former owner lands behind a takeover, and a landed transaction is never done again:
+two owners on real servers, stopped at every step.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FencedError, StoreError
+from ftstan.config.limits import Limits
+from ftstan.ft.sqlaccess import SqlOwner
+from ftstan.stores.contract.place import FREE, block_of, messages
+from ftstan.stores.sql.connecting import connect
+from ftstan.stores.sql.fence import Fence
+from ftstan.stores.sql.store import SqlStore
+from tests.contract.sqlplaces import empty
+from tests.unit.stores.sql.hooked import Hooked, Steps
+
+if TYPE_CHECKING:
+    from ftstan.stores.sql.channel import SqlChannel
+    from ftstan.stores.sql.source import Source
+
+
+class Owner:
+    """One owner with a store of one channel."""
+
+    def __init__(self, source: Source, *, steps: Steps | None = None) -> None:
+        self.owner = SqlOwner(source, server_id="me", clock=SystemClock())
+        if steps is not None:
+            self.owner.fence = Fence(lambda: Hooked(source, steps))  # type: ignore[arg-type,return-value]
+        self.owner.lock.seize()
+        self.owner.activate()
+        self.store = SqlStore(self.owner.fence, SystemClock(), events_s=0.0)
+        self.store.set_limits(Limits.same(FREE))
+        found = {c.name: c for c in self.store.recover().channels}
+        self.channel: SqlChannel = found.get(b"foo") or self.store.create_channel(b"foo", FREE)  # type: ignore[assignment]
+
+    def put(self, *data: bytes) -> dict[bytes, StoreError]:
+        self.channel.append(block_of(self.channel, *data))
+        return self.store.commit()
+
+    def close(self) -> None:
+        self.store.abandon()
+        self.owner.close()
+
+
+@pytest.fixture
+def source(sql_source: Source) -> Source:
+    empty(sql_source)
+    return sql_source
+
+
+def _rows(source: Source) -> list[int]:
+    session = connect(source)
+    found = [row[0] for row in session.query("SELECT seq FROM Messages ORDER BY seq")]
+    session.close()
+    return found
+
+
+@pytest.mark.parametrize("step", Steps.ALL)
+def test_a_successor_takes_over_while_the_owner_is_frozen_at_any_step(
+    source: Source, step: str
+) -> None:
+    steps = Steps()
+    former = Owner(source, steps=steps)
+    assert former.put(b"a") == {}
+    former.store.confirm()
+    successors: list[Owner] = []
+    seen: list[list[int]] = []
+
+    def take_over(_session: Hooked) -> None:
+        began = time.monotonic()
+        successors.append(Owner(source))
+        assert time.monotonic() - began < 3
+        seen.append([s for s, _ in messages(successors[0].channel)])
+        assert successors[0].put(b"successor") == {}
+        successors[0].store.confirm()
+
+    steps.at(step, take_over)
+    landed = step == "after commit"
+    if landed:
+        # The successor has read it.
+        assert former.put(b"late", b"later") == {}
+        former.store.confirm()
+    with pytest.raises(FencedError):
+        former.put(b"late", b"later")
+    assert seen == [[1, 2, 3] if landed else [1]]
+    assert _rows(source) == ([1, 2, 3, 4] if landed else [1, 2])
+    with pytest.raises(FencedError):
+        former.store.confirm()
+    successors[0].close()
+    former.close()
+
+
+def test_a_landed_commit_that_did_not_answer_is_not_done_again(source: Source) -> None:
+    steps = Steps()
+    owner = Owner(source, steps=steps)
+    steps.at("after commit", Hooked.lose)
+    steps.calls.clear()
+    assert owner.put(b"a", b"b") == {}
+    assert steps.calls.count("after insert") == 1
+    owner.store.confirm()
+    assert owner.put(b"c") == {}
+    assert [s for s, _ in messages(owner.channel)] == [1, 2, 3] == _rows(source)
+    owner.close()
+
+
+@pytest.mark.parametrize("step", ["before begin", "after begin", "after fence", "before commit"])
+def test_a_transaction_that_was_cut_off_before_its_commit_is_done_once(
+    source: Source, step: str
+) -> None:
+    steps = Steps()
+    owner = Owner(source, steps=steps)
+    steps.at(step, Hooked.lose)
+    assert owner.put(b"a", b"b") == {}
+    assert owner.put(b"c") == {}
+    assert [s for s, _ in messages(owner.channel)] == [1, 2, 3] == _rows(source)
+    owner.close()
+
+
+def test_an_outcome_that_a_takeover_makes_unknowable_ends_the_owner(source: Source) -> None:
+    steps = Steps()
+    former = Owner(source, steps=steps)
+
+    def cut(session: Hooked) -> None:
+        Owner(source).close()
+        session.lose()
+
+    steps.at("after commit", cut)
+    with pytest.raises(FencedError):
+        former.put(b"a")
+    former.close()
+
+
+def test_a_database_that_lacks_acknowledged_transactions_is_refused(source: Source) -> None:
+    owner = Owner(source)
+    assert owner.put(b"a") == {}
+    owner.store.confirm()
+    session = connect(source)
+    session.execute("UPDATE ftstan_epoch SET done = done - 1")
+    session.close()
+    with pytest.raises(FencedError, match="lacks transactions that were acknowledged"):
+        owner.store.confirm()
+    with pytest.raises(FencedError):
+        owner.put(b"b")
+    owner.close()
+
+
+def test_the_row_of_an_original_server_in_storelock_fences_us(source: Source) -> None:
+    owner = Owner(source)
+    assert owner.put(b"a") == {}
+    session = connect(source)
+    session.execute("UPDATE StoreLock SET id = 'an original server'")
+    session.close()
+    with pytest.raises(FencedError, match="StoreLock"):
+        owner.put(b"b")
+    assert _rows(source) == [1]
+    owner.close()
+
+
+@pytest.mark.parametrize("column", ["epoch", "done"])
+def test_the_epoch_row_alone_fences_a_writer(source: Source, column: str) -> None:
+    # Whatever StoreLock says, and though nobody has ended this owner's session.
+    owner = Owner(source)
+    assert owner.put(b"a") == {}
+    owner.store.confirm()
+    session = connect(source)
+    session.execute(f"UPDATE ftstan_epoch SET {column} = {column} + 1")
+    session.close()
+    with pytest.raises(FencedError):
+        owner.put(b"b")
+    assert _rows(source) == [1]
+    with pytest.raises(FencedError):
+        owner.store.confirm()
+    owner.close()
+
+
+def test_a_session_that_was_ended_is_replaced(source: Source) -> None:
+    owner = Owner(source)
+    assert owner.put(b"a") == {}
+    session = connect(source)
+    assert session.end_holder(owner.owner.fence.look().token)  # type: ignore[union-attr]
+    session.close()
+    owner.store.confirm()
+    owner.store.confirm()
+    assert owner.put(b"b") == {}
+    assert _rows(source) == [1, 2]
+    owner.close()
