@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.config.options import ServerTlsOptions
 from ftstan.config.writer import entry
+from ftstan.nats.clustered import jetstream_options
 from ftstan.nats.url import parse_cluster_listen, with_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ftstan.config.options import ServerOptions
+    from ftstan.nats.clustered import JetStreamOptions
 
 #: Bytes that may wait for one connection, those of readers that have stopped among them: what
 #: nats-server takes by itself. It has one limit for all, so it holds for our link, too, where
@@ -48,7 +50,7 @@ class NatsServerOptions:
     id, from which every member derives the same NATS cluster name. ``settings``: more keys of the
     child's file, by name; what is made of the other fields wins over them. ``gomaxprocs`` and
     ``gogc`` go into its environment, where ``embedded.child_environment`` has a choice of ours for
-    0.
+    0. ``jetstream``: for a node of a replicated cluster.
     """
 
     cluster_id: str
@@ -65,6 +67,7 @@ class NatsServerOptions:
     gogc: int = 0
     tls: ServerTlsOptions = field(default_factory=ServerTlsOptions)
     settings: Mapping[str, object] = field(default_factory=dict, repr=False)
+    jetstream: JetStreamOptions | None = None
 
 
 def child_options(options: ServerOptions) -> NatsServerOptions:
@@ -85,6 +88,7 @@ def child_options(options: ServerOptions) -> NatsServerOptions:
         gogc=nats.gogc,
         tls=nats.tls,
         settings=nats.settings,
+        jetstream=jetstream_options(options),
     )
 
 
@@ -133,6 +137,11 @@ def render(
         "debug": options.debug,
         "trace": options.trace,
     }
+    if options.jetstream is not None:
+        tree["jetstream"] = _map(options, "jetstream") | {
+            "store_dir": options.jetstream.store_dir,
+            **({"sync_interval": "always"} if options.jetstream.sync else {}),
+        }
     for key, section in (
         ("authorization", _authorization(options)),
         ("tls", _tls(options.tls)),
