@@ -126,14 +126,18 @@ class Follower:
         """Seconds until work is due even if nothing arrives."""
         if self.stage is Stage.LEADING:
             return 3600.0
-        if self._more:
-            return 0.0
+        now = self._clock.mono()
+        seconds = 0.0 if self._more else self._until_due(now)
+        self._silence.look_at(now + seconds)
+        return seconds
+
+    def _until_due(self, now: float) -> float:
         due = min(self._next_tick, self._next_step)
         if self.stage is Stage.FOLLOWING:
             due = min(self._next_tick, self._next_read, self._silence.due)
         if not self._js.connected:
             due = self._next_connect
-        return min(max(due - self._clock.mono(), 0.0), _TICK_S)
+        return min(max(due - now, 0.0), _TICK_S)
 
     def turn(self, *, readable: bool) -> None:
         """Do what is due.

@@ -27,7 +27,7 @@ class Silence:
 
     def __init__(self, rng: random.Random, now: float) -> None:
         self._rng = rng
-        self._last_turn = now
+        self._expected = now
         self._due = now + FIRST_S + rng.uniform(0.0, LONGEST_S - SHORTEST_S)
 
     @property
@@ -43,11 +43,15 @@ class Silence:
         """The leader said that it stops."""
         self._due = now + self._rng.uniform(0.0, _FAREWELL_S)
 
+    def look_at(self, when: float) -> None:
+        """This node will look at ``when``, or before."""
+        self._expected = when
+
     def turn(self, now: float) -> None:
-        """This node looks. If it has not for a while, silence begins anew."""
-        if now - self._last_turn > LATE_S:
+        """This node looks. If it comes late, silence begins anew."""
+        if now - self._expected > LATE_S:
             self.heard(now)
-        self._last_turn = now
+        self._expected = now
 
     def is_long(self, now: float) -> bool:
         """Whether somebody else should lead."""

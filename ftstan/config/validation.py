@@ -56,6 +56,8 @@ def check_modes(settings: Settings) -> None:
         raise ModeError(CLUSTERED_PARTITIONING, hint=hint)
     if settings.value("store").upper() == STORE_MEMORY:
         raise ModeError(CLUSTERED_MEMORY, hint=hint)
+    if not settings.value("cluster_preview"):
+        raise not_supported(settings, "clustered")
 
 
 def not_supported(settings: Settings, key: str) -> ConfigError:
@@ -74,9 +76,12 @@ def not_supported(settings: Settings, key: str) -> ConfigError:
 
 def refuse_unsupported(settings: Settings) -> None:
     """Raise ``ConfigError`` for the first unsupported option that is not at its default."""
+    clustered = settings.value("clustered")
     for key, setting in settings.given.items():
         option = BY_KEY[key]
-        if option.supported or setting.value in (option.default, ()):
+        # Options of a cluster would say nothing to a server that is no node of one.
+        supported = option.supported and (clustered or option.group is not Group.CLUSTERING)
+        if supported or setting.value in (option.default, ()):
             continue
         raise not_supported(settings, key)
 

@@ -28,6 +28,7 @@ from ftstan.base.errors import FencedError, FtstanError, ReleasedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.cluster.follower import Follower
     from ftstan.node.awake import Awake
     from ftstan.node.handover_buffer import HandoverBuffer
     from ftstan.node.pipeline import Serving
@@ -97,8 +98,10 @@ class DataPlane:
         waiter: Waiter | None = None,
     ) -> None:
         self.serving: Serving | None = None
-        self.handover_buffer: HandoverBuffer | None = None
-        """What a member keeps that is about to serve; it is read while nothing is served."""
+        self.handover_buffer: HandoverBuffer | Follower | None = None
+        """What a member keeps that is about to serve, or how a node follows; it is read while
+        nothing is served.
+        """
         self.awake = awake
         """What keeps this thread's processor awake, and that of the NATS server."""
         self._on_end = on_end
