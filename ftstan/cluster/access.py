@@ -19,6 +19,7 @@ from ftstan.cluster.jetstream import JetStream
 from ftstan.cluster.log import ReplicatedLog
 from ftstan.cluster.names import beat_subject
 from ftstan.cluster.replica import Replica
+from ftstan.cluster.steward import Steward
 from ftstan.cluster.store import ClusterStore
 from ftstan.config.limits import Limits
 from ftstan.ft.access import FileAccess
@@ -116,6 +117,14 @@ class ClusterAccess(OwnedAccess):
         self._replica = replica
         self._log = rlog
         return follower
+
+    def steward(self, link: Link, server: str) -> Steward:
+        """Who looks after the stream while this node leads. ``link``: for this alone."""
+        context = self._context
+        js = JetStream(link, context.clock)
+        cluster_id = context.options.cluster_id
+        rlog = ReplicatedLog(js, cluster_id, context.clock, context.stopping)
+        return Steward(js, rlog, cluster_id, server)
 
     def _position(
         self, recovered: Recovered, replica: Replica, store_id: str

@@ -18,17 +18,21 @@ from ftstan.base.errors import FtstanError, NatsError, StoppedError
 from ftstan.base.states import ClusterRole, NodeState
 from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.follower import Stage
+from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import beat_subject, question_subject
 from ftstan.nats import tasks
+from ftstan.nats.clustered import jetstream_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.cluster.follower import Follower
+    from ftstan.nats.link import Link
     from ftstan.node.context import Context
     from ftstan.stores.interface import StoreAccess
 
 _BEAT_S: Final = 0.1
+_LOOK_S: Final = 2.0
 #: A leader whose batch has waited for so long is silent.
 _QUIET_AFTER_S: Final = 3.0
 PREVIEW: Final = (
@@ -100,12 +104,7 @@ class ClusterNode:
         if not options.cluster.sync:
             log.stream.warning(UNSYNCED)
         node.role = NodeState.CLUSTERED
-        link = node.link_class(
-            self._urls,
-            name=f"_NSS-{options.cluster_id}-raft_log",
-            options=node.presented,
-            clock=node.clock,
-        )
+        link = self._new_link("raft_log")
         await self._control.serve(self._question, self._on_question)
         await self._control.start()
         log.stream.info("Recovering the state...")
@@ -132,6 +131,7 @@ class ClusterNode:
     def _begin(self) -> None:
         self._tasks.append(tasks.spawn(self._beat(), "beats", self._node.fail))
         self._tasks.append(tasks.spawn(self._lead(), "leader", self._node.fail))
+        self._tasks.append(tasks.spawn(self._look_after(), "steward", self._node.fail))
 
     async def _lead(self) -> None:
         log.stream.info("server became leader, performing leader promotion actions")
@@ -143,6 +143,35 @@ class ClusterNode:
             log.stream.error(f"Error on leadership acquired: {error.text}")
             raise
         log.stream.info("finished leader promotion actions")
+
+    async def _look_after(self) -> None:
+        """See to it that the log is there, and led by another server, for as long as we lead."""
+        node = self._node
+        assert self._follower is not None
+        steward = self._access.steward(self._new_link("raft_admin"), self._server_name())
+        try:
+            while not node.stopping.is_set():
+                incarnation = self._follower.report().incarnation
+                await asyncio.to_thread(steward.look, bytes.fromhex(incarnation))
+                await asyncio.sleep(_LOOK_S)
+        except LogLostError as error:
+            node.die(error.text)
+        finally:
+            await asyncio.to_thread(steward.close)
+
+    def _server_name(self) -> str:
+        """Of the NATS server that lives and dies with this node; empty if there is none."""
+        told = jetstream_options(self._node.options)
+        return told.server_name if told is not None and self._node.child is not None else ""
+
+    def _new_link(self, role: str) -> Link:
+        node = self._node
+        return node.link_class(
+            self._urls,
+            name=f"_NSS-{node.options.cluster_id}-{role}",
+            options=node.presented,
+            clock=node.clock,
+        )
 
     # ---- what others hear
     # ----------------------------------------------------------------------------------------------
