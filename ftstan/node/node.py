@@ -579,7 +579,7 @@ class Node(Context):
             self._store = None
             try:
                 serving.stop(tidy=not followed)
-            except StoreError as error:
+            except (StoreError, StoppedError) as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
         elif self._store is not None and self._store.kind == "FILE":
             log.stream.warning(
