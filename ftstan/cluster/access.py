@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError, RecoveryError, StoreError
-from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.base.log import stream as log
+from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.cluster.checkpoint import CheckpointFile
 from ftstan.cluster.entry import Position
 from ftstan.cluster.follower import Follower
@@ -95,25 +95,23 @@ class ClusterAccess(OwnedAccess):
         assert present is not None
         store_id = present.store_id.hex()
         replica = Replica(
-            self._store, recovered, limits, self.node_id, self._file, store_id
+            *(self._store, recovered, limits),
+            node_id=self.node_id,
+            file=self._file,
+            store_id=store_id,
         )
         at, seen = self._position(recovered, replica, store_id)
         replica.start_at(at, seen)
-        js = JetStream(
-            link,
-            context.clock,
-            (beat_subject(options.cluster_id),),
-            lambda subject, data: follower.hear(subject, data),
-        )
+        js = JetStream(link, context.clock, (beat_subject(options.cluster_id),))
         rlog = ReplicatedLog(js, options.cluster_id, context.clock, context.stopping)
-        founders = self._founders()
         follower = Follower(
             *(rlog, replica, context.clock, rng),
             cluster_id=options.cluster_id,
             node_id=self.node_id,
-            founders=founders,
+            founders=self._founders(),
             elected=elected,
         )
+        js.on_message = follower.hear
         self._replica = replica
         self._log = rlog
         return follower
@@ -139,8 +137,7 @@ class ClusterAccess(OwnedAccess):
                     NOT_CLUSTERED, hint="start it without -clustered, or on an empty datastore"
                 )
             raise RecoveryError(
-                "streaming state was recovered but cluster log path "
-                f'"{self.log_path}" is empty',
+                f'streaming state was recovered but cluster log path "{self.log_path}" is empty',
                 hint="mount that directory, or empty the datastore too: it is filled from the log",
             )
         if checkpoint.store_id != store_id:

@@ -256,9 +256,7 @@ def _encode_argument(argument: Argument) -> bytes:
                 *(s.sub_id, s.max_in_flight, s.ack_wait_secs, s.last_sent),
                 *(s.is_durable, s.is_closed),
             )
-            return (
-                _joined((s.client_id, s.queue, s.inbox, s.ack_inbox, s.durable_name)) + numbers
-            )
+            return _joined((s.client_id, s.queue, s.inbox, s.ack_inbox, s.durable_name)) + numbers
         case ClientInfo():
             c = argument
             numbers = _CLIENT.pack(c.protocol, c.ping_interval, c.ping_max_out)

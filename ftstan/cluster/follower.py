@@ -177,7 +177,7 @@ class Follower:
     # ---- hearing
     # ----------------------------------------------------------------------------------------------
 
-    def hear(self, _subject: str, data: bytes) -> None:
+    def hear(self, data: bytes) -> None:
         """Take a beat of the leader."""
         beat = decode_report(data)
         at = self._log.at

@@ -88,19 +88,13 @@ class ApiError(NatsError):
 
 
 class JetStream:
-    """Requests on ``link``. ``on_message(subject, payload)`` takes what comes on ``subjects``."""
+    """Requests on ``link``. Set ``on_message(payload)`` to take what comes on ``subjects``."""
 
-    def __init__(
-        self,
-        link: Link,
-        clock: Clock,
-        subjects: tuple[str, ...] = (),
-        on_message: Callable[[str, bytes], None] = lambda _subject, _payload: None,
-    ) -> None:
+    def __init__(self, link: Link, clock: Clock, subjects: tuple[str, ...] = ()) -> None:
         self.link = link
         self._clock = clock
         self._subjects = subjects
-        self._on_message = on_message
+        self.on_message: Callable[[bytes], None] = lambda _payload: None
         self._inbox = f"_INBOX.{Nuid().next()}"
         self._token = 0
         self._answers: list[Answer] = []
@@ -252,7 +246,7 @@ class JetStream:
                     if event[1].rpartition(b".")[2] == b"%d" % self._token:
                         self._answers.append(_answer(event))
                 case "MSG" | "HMSG":
-                    self._on_message(event[1].decode("utf-8", "replace"), bytes(event[-1]))
+                    self.on_message(bytes(event[-1]))
                 case "-ERR":
                     said = event[1].strip(b"'").decode("utf-8", "replace")
                     self.link.close()

@@ -108,8 +108,11 @@ def differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
             have = have or []
         if have != value:
             said.append(f"{key} is {have} instead of {value}")
-    said += [f"{key} is set" for key in ("mirror", "sources", "republish", "subject_transform")
-             if found.get(key)]
+    said += [
+        f"{key} is set"
+        for key in ("mirror", "sources", "republish", "subject_transform")
+        if found.get(key)
+    ]
     return said
 
 
@@ -214,9 +217,7 @@ class ReplicatedLog:
 
         Raises ``NatsError``, and ``LogLostError`` for entries that do not follow what was read.
         """
-        batch = self.js.get(
-            self._stream, self.at.sequence + 1, _READ_ENTRIES, _READ_BYTES, _READ_S
-        )
+        batch = self.js.get(self._stream, self.at.sequence + 1, _READ_ENTRIES, _READ_BYTES, _READ_S)
         entries = []
         for sequence, subject, data in batch.rows:
             if subject != self._subject:
@@ -277,9 +278,7 @@ class ReplicatedLog:
         """
         try:
             self.connect()
-            said = self.js.append(
-                self._stream, self._subject, data, self.at.sequence, _APPEND_S
-            )
+            said = self.js.append(self._stream, self._subject, data, self.at.sequence, _APPEND_S)
             if isinstance(said, WrongLast):
                 return self._settle(data, said.last)
         except ApiError:
@@ -331,7 +330,5 @@ class ReplicatedLog:
         """The entry that makes ``node`` the leader behind everything that was read."""
         at = self.at
         record = LeaderRecord(node, os.urandom(NONCE_SIZE), at.epoch, at.sequence)
-        entry = Entry(
-            *(Kind.LEADER, at.incarnation, at.sequence + 1, 0, at.crc), record.encode()
-        )
+        entry = Entry(*(Kind.LEADER, at.incarnation, at.sequence + 1, 0, at.crc), record.encode())
         return entry.encode()

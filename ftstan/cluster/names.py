@@ -15,9 +15,7 @@ def encoded(name: str) -> str:
     """``name`` as a token that is as unique: letters, digits and dashes, and ``_<hex>_`` for each
     other byte.
     """
-    return "".join(
-        chr(byte) if chr(byte) in _PLAIN else f"_{byte:02x}_" for byte in name.encode()
-    )
+    return "".join(chr(byte) if chr(byte) in _PLAIN else f"_{byte:02x}_" for byte in name.encode())
 
 
 def stream_name(cluster_id: str) -> str:

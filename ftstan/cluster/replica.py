@@ -71,6 +71,7 @@ class Replica:
         store: FileStore,
         recovered: Recovered,
         limits: Limits,
+        *,
         node_id: str,
         file: CheckpointFile,
         store_id: str,

@@ -1,5 +1,5 @@
-"""What a leader looks after beside serving: that its stream is still the one that it knows, and that
-the stream is led by another server than its own.
+"""What a leader looks after beside serving: that its stream is still the one that it knows, and
+that the stream is led by another server than its own.
 
 The second is about time alone. If the process that serves and the server that leads the stream die
 together, a takeover waits for JetStream's own election, which takes seconds; if they do not, it
@@ -40,16 +40,16 @@ class Steward:
             if not self._js.connected:
                 self._js.connect(_CONNECT_S)
             found = self._log.find()
-            if found != incarnation:
-                what = "is gone" if found is None else "was deleted and made again"
-                raise LogLostError(
-                    f"the stream of this cluster {what}: somebody deleted it", hint=_HINT
-                )
-            self._place()
+            if found == incarnation:
+                self._place()
+                return
         except LogLostError:
             raise
         except NatsError as error:
             log.debug(f"cluster: {error.text}")
+            return
+        what = "is gone" if found is None else "was deleted and made again"
+        raise LogLostError(f"the stream of this cluster {what}: somebody deleted it", hint=_HINT)
 
     def _place(self) -> None:
         told = self._js.api(f"STREAM.INFO.{self._stream}", {}, _API_S).get("cluster", {})

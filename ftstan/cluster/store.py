@@ -11,7 +11,6 @@ If the local store cannot take what the log has, this node ends: it must not ans
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import StoreError
@@ -179,9 +178,7 @@ class ClusterStore:
     def recover(self) -> Recovered:
         """What the entries of the log up to now add up to."""
         replica = self._replica
-        channels: list[ChannelStore] = [
-            self._wrap(local) for local in replica.channels.values()
-        ]
+        channels: list[ChannelStore] = [self._wrap(local) for local in replica.channels.values()]
         return Recovered(
             replica.info,
             list(replica.clients.values()),

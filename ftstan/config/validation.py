@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
+from ftstan.config.declaration import Group
 from ftstan.config.options import FT_ALLOW, STORE_FILE, STORE_MEMORY, STORE_SQL
 from ftstan.config.precedence import field_value
 from ftstan.config.table import BY_KEY

@@ -48,7 +48,8 @@ def node_id(options: ServerOptions) -> str:
         raise ConfigError(f"the node's id cannot be read: {path}: {error}") from error
     if not _TOKEN.fullmatch(found):
         raise ConfigError(
-            f"{path} holds no id of a node", hint="write the id there that this node was started with"
+            f"{path} holds no id of a node",
+            hint="write the id there that this node was started with",
         )
     return found
 

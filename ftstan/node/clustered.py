@@ -55,9 +55,7 @@ class Life(Protocol):
 class ClusterNode:
     """One node. ``urls``: where its connections go."""
 
-    def __init__(
-        self, node: Context, life: Life, access: StoreAccess, urls: Sequence[str]
-    ) -> None:
+    def __init__(self, node: Context, life: Life, access: StoreAccess, urls: Sequence[str]) -> None:
         assert isinstance(access, ClusterAccess)
         self._node = node
         self._life = life

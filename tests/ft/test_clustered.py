@@ -165,5 +165,7 @@ def test_a_stream_that_somebody_deleted_is_never_replaced_by_an_empty_one(stage:
     until(
         lambda: any("lost entries" in s.text() for s in cluster.servers.values()), "a refusal", 60.0
     )
-    leaders = [n for n, s in cluster.servers.items() if n != leader and "finished leader" in s.text()]
+    leaders = [
+        n for n, s in cluster.servers.items() if n != leader and "finished leader" in s.text()
+    ]
     assert leaders == []
