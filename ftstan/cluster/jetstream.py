@@ -148,7 +148,8 @@ class JetStream:
         Answers to earlier requests are dropped. Raises ``ConnectionLostError``.
         """
         self._token += 1
-        self._answers = answers = []
+        answers: list[Answer] = []
+        self._answers = answers
         reply = f"{self._inbox}.{self._token}".encode()
         where = subject.encode()
         if headers:

@@ -143,11 +143,11 @@ class Replica:
                 f"the local store refused what the log has: {error.text}", hint=error.hint
             ) from error
         if failed:
-            name, error = next(iter(failed.items()))
+            name, refusal = next(iter(failed.items()))
             shown = name.decode("utf-8", "backslashreplace")
             raise BehindError(
-                f'the local store refused what the log has for channel "{shown}": {error.text}',
-                hint=error.hint,
+                f'the local store refused what the log has for channel "{shown}": {refusal.text}',
+                hint=refusal.hint,
             )
         self.at = at
 

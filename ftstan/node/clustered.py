@@ -119,11 +119,11 @@ class ClusterNode:
         await node.call(lambda: self._follow(follower))
 
     def _follow(self, follower: Follower) -> None:
-        self._node.plane.handover_buffer = follower
+        self._node.plane.follower = follower
 
     def _elected(self) -> None:
         """On the data plane's thread: this node leads."""
-        self._node.plane.handover_buffer = None
+        self._node.plane.follower = None
         self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:

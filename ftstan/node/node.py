@@ -574,7 +574,8 @@ class Node(Context):
         if self.front is not None:
             self.front.be_direct(on=False)
         serving = self.plane.serving
-        self.plane.serving = self.plane.handover_buffer = None
+        self.plane.serving = None
+        self.plane.follower = None
         if serving is not None:
             self._store = None
             try:
