@@ -80,12 +80,7 @@ def log_path(options: ServerOptions) -> str:
     return os.path.abspath(options.cluster.log_path or default)
 
 
-def jetstream_options(options: ServerOptions) -> JetStreamOptions | None:
-    """What a node's child needs; ``None`` for a server that is no node of a cluster.
-
-    Raises ``ConfigError``.
-    """
-    if not options.clustered:
-        return None
+def jetstream_options(options: ServerOptions) -> JetStreamOptions:
+    """What a node's child needs. Raises ``ConfigError``."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{options.cluster_id}-{node_id(options)}")
     return JetStreamOptions(f"ftstan-{name}", log_path(options), options.cluster.sync)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.config.options import ServerTlsOptions
 from ftstan.config.writer import entry
-from ftstan.nats.clustered import jetstream_options
 from ftstan.nats.url import parse_cluster_listen, with_login
 
 if TYPE_CHECKING:
@@ -71,8 +70,14 @@ class NatsServerOptions:
 
 
 def child_options(options: ServerOptions) -> NatsServerOptions:
-    """What of a server's options concerns its child."""
+    """What of a server's options concerns its child. Raises ``ConfigError``."""
     nats = options.nats
+    jetstream = None
+    if options.clustered:
+        # Late: a server that is no node of a cluster needs nothing of it.
+        from ftstan.nats.clustered import jetstream_options  # noqa: PLC0415
+
+        jetstream = jetstream_options(options)
     return NatsServerOptions(
         cluster_id=options.cluster_id,
         host=nats.host,
@@ -88,7 +93,7 @@ def child_options(options: ServerOptions) -> NatsServerOptions:
         gogc=nats.gogc,
         tls=nats.tls,
         settings=nats.settings,
-        jetstream=jetstream_options(options),
+        jetstream=jetstream,
     )
 
 

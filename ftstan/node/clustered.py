@@ -160,7 +160,7 @@ class ClusterNode:
     def _server_name(self) -> str:
         """Of the NATS server that lives and dies with this node; empty if there is none."""
         told = jetstream_options(self._node.options)
-        return told.server_name if told is not None and self._node.child is not None else ""
+        return told.server_name if self._node.child is not None else ""
 
     def _new_link(self, role: str) -> Link:
         node = self._node

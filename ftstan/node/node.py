@@ -625,7 +625,7 @@ class Node(Context):
         """When the data plane's thread is over in a program that goes on: what is open is given
         back.
         """
-        self.plane.serving = self.plane.handover_buffer = None
+        self.plane.serving = self.plane.handover_buffer = self.plane.follower = None
         self._abandon()
         if self.link is not None:
             self.link.close()

@@ -169,3 +169,68 @@ def test_a_stream_that_somebody_deleted_is_never_replaced_by_an_empty_one(stage:
         n for n, s in cluster.servers.items() if n != leader and "finished leader" in s.text()
     ]
     assert leaders == []
+
+
+def test_a_datastore_that_was_not_clustered_is_refused(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    alone = stage.server("alone", "-store", "file", "-dir", str(cluster.store("n1")))
+    alone.wait_until_active()
+    client = StanClient(alone.port, "one")
+    client.connect()
+    client.publish(CHANNEL, b"before")
+    cluster.servers["n1"] = alone
+    cluster.stop("n1")
+    cluster.start("n1")
+    assert cluster.servers["n1"].status() == 1
+    refusal = "stan: cannot restart server in clustered mode if it was not previously clustered"
+    assert f"STREAM: Failed to start: {refusal}" in cluster.servers["n1"].text()
+    shutil.rmtree(cluster.store("n1"))
+
+
+def test_a_node_whose_log_directory_is_empty_is_refused(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    client_of(cluster, leader, "one").publish(CHANNEL, b"acked")
+    follower = cluster.others(leader)[0]
+    cluster.wait_until_level()
+    cluster.kill(follower)
+    shutil.rmtree(cluster.log(follower))
+    cluster.start(follower)
+    assert cluster.servers[follower].status() == 1
+    text = f'streaming state was recovered but cluster log path "{cluster.log(follower)}" is empty'
+    assert text in cluster.servers[follower].text()
+
+
+def test_messages_as_large_as_nats_takes_survive_a_leader(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    survivor = cluster.others(leader)[0]
+    client = client_of(cluster, survivor, "one")
+    large = [b"%d" % n + b"x" * ((1 << 20) - 400) for n in range(5)]
+    client.publish(CHANNEL, *large)
+    cluster.kill(leader)
+    cluster.leader(but=leader)
+    assert list(read_all(cluster, survivor).values())[:5] == large
+
+
+def test_a_clean_stop_of_the_leader_hands_over_durables_and_what_they_have_not_acked(
+    stage: Stage,
+) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    survivor = cluster.others(leader)[0]
+    client = client_of(cluster, survivor, "one")
+    durable = client.subscribe(CHANNEL, durable=b"d", acks=False, ack_wait=1)
+    client.publish(CHANNEL, b"1", b"2", b"3")
+    client.nats.pump(lambda: durable.has(3), "the messages")
+    client.ack(durable, 1, 2)
+    client.settle_acks()
+    cluster.stop(leader)
+    cluster.leader(but=leader)
+    before = len(durable.received)
+    client.nats.pump(lambda: len(durable.received) > before, "a redelivery")
+    assert {m.sequence for m in durable.received[before:]} == {3}
+    assert client.ping() == ""

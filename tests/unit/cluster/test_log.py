@@ -87,7 +87,8 @@ def test_a_late_append_of_a_replaced_leader_is_refused() -> None:
 
 def test_of_two_candidates_one_leads() -> None:
     stream = stream_of()
-    one, other = node(stream), node(stream)
+    one = node(stream)
+    other = node(stream)
     lead(one, "a")
     with pytest.raises(FencedError):
         lead(other, "b")
