@@ -57,6 +57,8 @@ _CONNECT_S: Final = 1.0
 _AGAIN_S: Final = 0.02
 #: How long a stream may say that it is shorter than what was read of it, before that is believed.
 _SHORT_S: Final = 3.0
+#: How long a server that stops waits for a majority.
+_STOP_S: Final = 5.0
 _REPLICAS: Final = 3
 _INCARNATION: Final = "ftstan_incarnation"
 
@@ -267,8 +269,12 @@ class ReplicatedLog:
             self._append(entry.encode())
 
     def _append(self, data: bytes) -> None:
+        end = 0.0
         while not self.attempt(data):
-            if self._stopping.is_set():
+            now = self._clock.mono()
+            if not self._stopping.is_set():
+                end = now + _STOP_S
+            if now >= end:
                 raise StoppedError("leadership lost while committing log: the server stops")
 
     def attempt(self, data: bytes) -> bool:

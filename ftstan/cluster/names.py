@@ -6,16 +6,7 @@ other character is written as its code, and ``a.b`` and ``a_b`` stay apart.
 
 from __future__ import annotations
 
-from typing import Final
-
-_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
-
-
-def encoded(name: str) -> str:
-    """``name`` as a token that is as unique: letters, digits and dashes, and ``_<hex>_`` for each
-    other byte.
-    """
-    return "".join(chr(byte) if chr(byte) in _PLAIN else f"_{byte:02x}_" for byte in name.encode())
+from ftstan.nats.clustered import encoded
 
 
 def stream_name(cluster_id: str) -> str:

@@ -7,6 +7,7 @@ id; and the id is the one that the datastore was first started with, whatever th
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from ftstan.config.options import ServerOptions
 
 _ID_FILE: Final = "cluster.id"
+_LOCK_FILE: Final = "lock"
+_HELD: dict[str, int] = {}
+"""Directories that this process holds, with their descriptors."""
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
 _TOKEN: Final = re.compile(r"[^\s.*>]+")
 
 
@@ -80,7 +85,41 @@ def log_path(options: ServerOptions) -> str:
     return os.path.abspath(options.cluster.log_path or default)
 
 
+def encoded(name: str) -> str:
+    """``name`` as a token that is as unique: letters, digits and dashes, and ``_<hex>_`` for each
+    other byte.
+    """
+    return "".join(chr(byte) if byte in _PLAIN else f"_{byte:02x}_" for byte in name.encode())
+
+
+def _hold(path: str) -> None:
+    """Keep other servers away from the directory as long as this process lives.
+
+    Raises ``ConfigError``: two NATS servers on one directory destroy it.
+    """
+    if path in _HELD:
+        return
+    try:
+        os.makedirs(path, 0o750, exist_ok=True)
+        descriptor = os.open(
+            os.path.join(path, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+    except OSError as error:
+        raise ConfigError(f"the cluster log path cannot be used: {path}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(
+            f'the cluster log path "{path}" is in use by another server',
+            hint="stop that server first, or give this node a -cluster_log_path of its own",
+        ) from error
+    _HELD[path] = descriptor
+
+
 def jetstream_options(options: ServerOptions) -> JetStreamOptions:
     """What a node's child needs. Raises ``ConfigError``."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{options.cluster_id}-{node_id(options)}")
-    return JetStreamOptions(f"ftstan-{name}", log_path(options), options.cluster.sync)
+    path = log_path(options)
+    _hold(path)
+    name = f"ftstan-{encoded(options.cluster_id)}-{encoded(node_id(options))}"
+    return JetStreamOptions(name, path, options.cluster.sync)

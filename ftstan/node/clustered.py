@@ -200,7 +200,8 @@ class ClusterNode:
     async def _answer(self, reply: str) -> None:
         assert self._follower is not None
         said = self._follower.report()
-        if self._node.stopping.is_set():
+        if self._node.stopping.is_set() or not self._is_well():
+            # Nobody should hold back for it.
             said = replace(said, leads=False)
         with contextlib.suppress(NatsError):
             await self._control.publish(reply, said.encode())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.cluster.names import encoded, log_subject, stream_name
+from ftstan.cluster.names import log_subject, stream_name
+from ftstan.nats.clustered import encoded
 
 
 def test_ids_that_differ_in_a_dot_or_a_line_have_streams_of_their_own() -> None:
