@@ -166,9 +166,8 @@ class Pages:
             limits = replace(
                 limits, channels=tuple((entry.name, entry.limits) for entry in resolved.entries)
             )
-        return StoreView(
-            options.store, limits, sum(row.msgs for row in rows), sum(row.size for row in rows)
-        )
+        kind = f"RAFT_{options.store}" if options.clustered else options.store
+        return StoreView(kind, limits, sum(row.msgs for row in rows), sum(row.size for row in rows))
 
     async def clients(self, offset: int, limit: int) -> Page:
         """Some of the ids of all clients, sorted."""

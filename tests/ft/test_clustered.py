@@ -4,13 +4,15 @@ killed, stopped, emptied or deleted; and who does not lead does not acknowledge.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
 from ftstan.cluster.jetstream import JetStream
 from ftstan.cluster.names import stream_name
 from ftstan.nats.link import Link
@@ -18,7 +20,7 @@ from tests.ft.client import StanClient
 from tests.ft.cluster import NODES, Cluster
 from tests.ft.load import CHANNEL, Load
 from tests.oracle.gostore import read_store
-from tests.processes import CLUSTER, HOST, until
+from tests.processes import CLUSTER, HOST, READY, until
 
 if TYPE_CHECKING:
     from tests.processes import Stage
@@ -33,6 +35,19 @@ def api(cluster: Cluster, node: str) -> JetStream:
     js = JetStream(link, SystemClock())
     js.connect(5.0)
     return js
+
+
+def make_again(cluster: Cluster, node: str, config: dict[str, Any]) -> None:
+    """Make the stream with these settings, as soon as JetStream can."""
+    js = api(cluster, node)
+
+    def made() -> bool:
+        with contextlib.suppress(NatsError):
+            js.api(f"STREAM.CREATE.{stream_name(CLUSTER)}", config, 5.0)
+            return True
+        return False
+
+    until(made, "the stream to be made again", 60.0)
 
 
 def contents(cluster: Cluster, node: str) -> list[tuple[int, int, bytes]]:
@@ -160,7 +175,7 @@ def test_a_stream_that_somebody_deleted_is_never_replaced_by_an_empty_one(stage:
     assert lost[0] not in client.acks
     # The same settings again: the old leader's place in it is taken by nobody, and nobody serves.
     other = cluster.others(leader)[0]
-    api(cluster, other).api(f"STREAM.CREATE.{stream_name(CLUSTER)}", found, 5.0)
+    make_again(cluster, other, found)
     cluster.start(leader)
     until(
         lambda: any("lost entries" in s.text() for s in cluster.servers.values()), "a refusal", 60.0
@@ -174,7 +189,7 @@ def test_a_stream_that_somebody_deleted_is_never_replaced_by_an_empty_one(stage:
 def test_a_datastore_that_was_not_clustered_is_refused(stage: Stage) -> None:
     cluster = Cluster(stage)
     alone = stage.server("alone", "-store", "file", "-dir", str(cluster.store("n1")))
-    alone.wait_until_active()
+    alone.wait_for(READY)
     client = StanClient(alone.port, "one")
     client.connect()
     client.publish(CHANNEL, b"before")
