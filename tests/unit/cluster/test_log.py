@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -11,9 +11,11 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FencedError
 from ftstan.cluster import log as module
 from ftstan.cluster.entry import Kind, Position, follow
-from ftstan.cluster.jetstream import JetStream
 from ftstan.cluster.log import LogLostError, ReplicatedLog, differences, settings
 from tests.unit.cluster.stream import FakeJetStream, Stream
+
+if TYPE_CHECKING:
+    from ftstan.cluster.jetstream import JetStream
 
 LOG = bytes(range(16))
 

@@ -11,7 +11,6 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.cluster import log as module
 from ftstan.cluster.entry import Kind, Position, decode_operations, follow
-from ftstan.cluster.jetstream import JetStream
 from ftstan.cluster.log import ReplicatedLog, settings
 from ftstan.cluster.replica import BehindError
 from ftstan.cluster.store import ClusterStore
@@ -22,6 +21,8 @@ from tests.unit.cluster.test_replica import FOO, LOG, Life, block, events
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from ftstan.cluster.jetstream import JetStream
 
 NO_LIMITS = ChannelLimits()
 
@@ -144,15 +145,14 @@ def test_a_local_store_that_falls_behind_ends_the_leader(
 
     inner = leader.life.replica.channels[FOO].store if what == "purge" else leader.life.store
     monkeypatch.setattr(type(inner), what, refuse)
+    channel.append(block(4, 4))
+    calls = {
+        "purge": lambda: channel.purge(2),
+        "delete_channel": lambda: leader.store.delete_channel(FOO),
+        "commit": leader.store.commit,
+    }
     with pytest.raises(BehindError, match="no space"):
-        match what:
-            case "purge":
-                channel.purge(2)
-            case "delete_channel":
-                leader.store.delete_channel(FOO)
-            case _:
-                channel.append(block(4, 4))
-                leader.store.commit()
+        calls[what]()
     assert leader.life.replica.at.sequence < leader.log.at.sequence
 
 
