@@ -336,7 +336,8 @@ class Follower:
                 return
         self._silence.heard(self._clock.mono())
         at = self._log.at
-        furthest, who = replica.seen, "this node has heard of"
+        furthest = replica.seen
+        who = "this node has heard of"
         for said in reports:
             if said.node == self._node_id:
                 continue
@@ -351,7 +352,8 @@ class Follower:
                 self._tell(f"node {said.node} has read other entries than this node")
                 return
             if said.seen > furthest:
-                furthest, who = said.seen, f"node {said.node} knows of"
+                furthest = said.seen
+                who = f"node {said.node} knows of"
         if at.sequence < furthest:
             self._tell(f"the log ends with entry {at.sequence}, and {who} entry {furthest}")
             return

@@ -4,7 +4,7 @@ follow.
 Blocking, for one thread; every wait has a deadline. It decides nothing: an append whose answer did
 not come is ``Unknown``, and only whoever made it can find out.
 
-Source: ``docs/clustering.md`` (what of JetStream is used).
+What JetStream must keep for that: ``docs/clustering.md``.
 """
 
 from __future__ import annotations
