@@ -82,7 +82,9 @@ def refuse_unsupported(settings: Settings) -> None:
         option = BY_KEY[key]
         # Options of a cluster would say nothing to a server that is no node of one.
         supported = option.supported and (clustered or option.group is not Group.CLUSTERING)
-        if supported or setting.value in (option.default, ()):
+        # The original's default, where ours is another one: a file that says it asks for nothing.
+        default = False if key == "cluster_sync" else option.default
+        if supported or setting.value in (default, ()):
             continue
         raise not_supported(settings, key)
 
