@@ -22,8 +22,18 @@ class NodeState(enum.StrEnum):
     STANDALONE = "STANDALONE"
     STANDBY = "FT_STANDBY"
     ACTIVE = "FT_ACTIVE"
+    CLUSTERED = "CLUSTERED"
     FAILED = "FAILED"
     SHUTDOWN = "SHUTDOWN"
+
+
+class ClusterRole(enum.StrEnum):
+    """The ``role`` of monitoring, for a node of a replicated cluster."""
+
+    LEADER = "Leader"
+    FOLLOWER = "Follower"
+    CANDIDATE = "Candidate"
+    SHUTDOWN = "Shutdown"
 
 
 class Phase(enum.StrEnum):
@@ -37,6 +47,7 @@ class Phase(enum.StrEnum):
     WRONG_STORE = "not the group's datastore"
     PAUSED = "paused by the operator"
     BACKING_OFF = "backing off after"
+    FOLLOWING = "following the leader"
     RECOVERING = "recovering"
     ACTIVE = "active"
     STOPPED = "stopped"
@@ -77,6 +88,7 @@ class NodeStatus:
     after. ``storage_late``: it owns the store, and sends no heartbeats because storage is late.
     ``name`` is the member's, which a restart keeps; empty from releases that had none.
     ``switchover_at_ns``: when it is to hand over (Unix nanoseconds), 0 for no such plan.
+    ``role`` and ``node_id``: of a node of a replicated cluster, empty for others.
     """
 
     cluster: str
@@ -102,6 +114,8 @@ class NodeStatus:
     fit: bool = False
     trouble: str = ""
     storage_late: bool = False
+    role: str = ""
+    node_id: str = ""
     recovery: Recovery = Recovery()
     name: str = ""
     switchover_at_ns: int = 0

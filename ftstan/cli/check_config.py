@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, FtstanError
@@ -169,7 +170,8 @@ def _checked(settings: Settings, environment: Mapping[str, str]) -> ServerOption
         else:
             from ftstan.nats.config_check import check  # noqa: PLC0415
 
-            check(child_options(options))
+            # Without the directories of a node: nothing is made here.
+            check(child_options(replace(options, clustered=False)))
     except FtstanError as error:
         raise placed(error, settings) from error
     return options

@@ -68,7 +68,8 @@ def store_lines(options: ServerOptions) -> list[str]:
 
     The location is shown for any kind that was given a directory.
     """
-    lines = [f"Message store is {options.store}"]
+    kind = f"RAFT_{options.store}" if options.clustered else options.store
+    lines = [f"Message store is {kind}"]
     if options.dir:
         lines.append(f"Store location: {options.dir}")
     return lines + limits_table(options.limits)

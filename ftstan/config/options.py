@@ -403,6 +403,28 @@ class NatsOptions:
     settings: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
+_BY_JETSTREAM = "JetStream is the log, and keeps it in its own way"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Options of a node of a replicated cluster."""
+
+    preview: bool = option(
+        False, "Let -clustered run although it is a preview (docs/clustering.md)", names="preview")
+    node_id: str = option("", "Id of this node, unique in its cluster")
+    bootstrap: bool = option(False, "Let this node found the cluster")
+    peers: tuple[str, ...] = option((), "Ids of the other nodes, comma separated")
+    log_path: str = option("", "Directory of the replication log", takes="directory")
+    log_cache_size: int = option(512, "Log entries kept in memory", effectless=_BY_JETSTREAM)
+    log_snapshots: int = option(2, "Snapshots kept", effectless=_BY_JETSTREAM)
+    trailing_logs: int = option(
+        10_240, "Log entries kept behind a snapshot", effectless=_BY_JETSTREAM)
+    sync: bool = option(True, "Sync the log with every write")
+    raft_logging: bool = option(
+        False, "Log what the replication layer does", effectless=_BY_JETSTREAM)
+
+
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that one server needs to know.
@@ -455,6 +477,11 @@ class ServerOptions:
         True, "Hand messages between clients and this server past the NATS server, where it may be")
     io_buffer_size: Size = option(
         1_048_576, "Buffer that NATS is read into, at first; it grows to 4 MiB, or a message")
+    clustered: bool = option(
+        False, "Run as a node of a replicated cluster", group=Group.CLUSTERING,
+        names="", last=True)
+    cluster: ClusterOptions = part(
+        ClusterOptions, "cluster_", group=Group.CLUSTERING, section=Section.CLUSTER)
     file: FileOptions = part(FileOptions, "file_", group=Group.FILE, section=Section.FILE)
     sql: SqlOptions = part(SqlOptions, "sql_", group=Group.SQL, section=Section.SQL)
     nats: NatsOptions = part(NatsOptions, group=Group.NATS, section=Section.NATS)

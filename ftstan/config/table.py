@@ -34,7 +34,7 @@ SETTINGS = "nats.settings."
 _S = ValueKind.STRING
 _I = ValueKind.INT
 _B = ValueKind.BOOL
-_L = ValueKind.LIST
+
 _D = ValueKind.DURATION
 _F = ValueKind.FLOAT
 _M = ValueKind.MAP
@@ -163,18 +163,6 @@ def _refused(key: str, kind: ValueKind, text: str, /, **traits: Unpack[Traits]) 
 
 
 _REFUSED = (
-    _refused(
-        "clustered", _B, "Run as a node of a replicated cluster", section=Section.STREAMING,
-        names="", last=True),
-    _refused("cluster_node_id", _S, "Id of this node, unique in its cluster"),
-    _refused("cluster_bootstrap", _B, "Let this node found the cluster"),
-    _refused("cluster_peers", _L, "Ids of the other nodes, comma separated"),
-    _refused("cluster_log_path", _S, "Directory of the replication log", takes="directory"),
-    _refused("cluster_log_cache_size", _I, "Log entries kept in memory", default=512),
-    _refused("cluster_log_snapshots", _I, "Snapshots kept", default=2),
-    _refused("cluster_trailing_logs", _I, "Log entries kept behind a snapshot", default=10_240),
-    _refused("cluster_sync", _B, "Sync the log with every write"),
-    _refused("cluster_raft_logging", _B, "Log what the replication layer does"),
     _refused(
         "cluster_proceed_on_restore_failure", _B, "",
         note="Go on when a snapshot cannot be restored",

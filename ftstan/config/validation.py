@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
+from ftstan.config.declaration import Group
 from ftstan.config.member import MAX_MEMBER_NAME
 from ftstan.config.options import FT_ALLOW, SQL_DRIVERS, STORE_FILE, STORE_MEMORY, STORE_SQL
 from ftstan.config.precedence import field_value
@@ -57,6 +58,8 @@ def check_modes(settings: Settings) -> None:
         raise ModeError(CLUSTERED_PARTITIONING, hint=hint)
     if settings.value("store").upper() == STORE_MEMORY:
         raise ModeError(CLUSTERED_MEMORY, hint=hint)
+    if not settings.value("cluster_preview"):
+        raise not_supported(settings, "clustered")
 
 
 def not_supported(settings: Settings, key: str) -> ConfigError:
@@ -75,9 +78,14 @@ def not_supported(settings: Settings, key: str) -> ConfigError:
 
 def refuse_unsupported(settings: Settings) -> None:
     """Raise ``ConfigError`` for the first unsupported option that is not at its default."""
+    clustered = settings.value("clustered")
     for key, setting in settings.given.items():
         option = BY_KEY[key]
-        if option.supported or setting.value in (option.default, ()):
+        # Options of a cluster would say nothing to a server that is no node of one.
+        supported = option.supported and (clustered or option.group is not Group.CLUSTERING)
+        # The original's default, where ours is another one: a file that says it asks for nothing.
+        default = False if key == "cluster_sync" else option.default
+        if supported or setting.value in (default, ()):
             continue
         raise not_supported(settings, key)
 

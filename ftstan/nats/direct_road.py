@@ -48,6 +48,8 @@ def why_not(options: ServerOptions) -> str:
         return "-direct=false"
     if options.nats_servers:
         return "the NATS server is another program's (-ns)"
+    if options.clustered:
+        return "other nodes of this cluster serve the same clients (-clustered)"
     if options.partitioning:
         return "other servers of this cluster serve the same clients (partitioning)"
     if reason := tls_why_not(nats):

@@ -261,11 +261,14 @@ class NatsServerChild:
         page.
         """
         assert self._process is not None
+        # JetStream counts as ill until other nodes are there; who waits for them must start, too.
+        alone = self._options.jetstream is None
+        page = "/healthz" if alone else "/healthz?js-enabled-only=true"
         try:
             async with asyncio.timeout(READY_WITHIN_S):
                 while self._process.returncode is None:
                     ports = launched.ports()
-                    if ports and await _healthy(ports["monitoring"]):
+                    if ports and await _healthy(ports["monitoring"], page):
                         self._port = ports["nats"]
                         self._cluster_port = ports.get("cluster", 0)
                         self._monitor_port = ports["monitoring"]
@@ -424,13 +427,13 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-async def _healthy(port: int) -> bool:
+async def _healthy(port: int, page: str) -> bool:
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
         return False
     try:
-        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+        writer.write(f"GET {page} HTTP/1.0\r\n\r\n".encode())
         return b" 200 " in await reader.readline()
     except OSError:
         return False

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ftstan.config.options import ServerOptions
+    from ftstan.nats.clustered import JetStreamOptions
 
 #: Bytes that may wait for one connection, those of readers that have stopped among them: what
 #: nats-server takes by itself. It has one limit for all, so it holds for our link, too, where
@@ -48,7 +49,7 @@ class NatsServerOptions:
     id, from which every member derives the same NATS cluster name. ``settings``: more keys of the
     child's file, by name; what is made of the other fields wins over them. ``gomaxprocs`` and
     ``gogc`` go into its environment, where ``embedded.child_environment`` has a choice of ours for
-    0.
+    0. ``jetstream``: for a node of a replicated cluster.
     """
 
     cluster_id: str
@@ -65,11 +66,18 @@ class NatsServerOptions:
     gogc: int = 0
     tls: ServerTlsOptions = field(default_factory=ServerTlsOptions)
     settings: Mapping[str, object] = field(default_factory=dict, repr=False)
+    jetstream: JetStreamOptions | None = None
 
 
 def child_options(options: ServerOptions) -> NatsServerOptions:
-    """What of a server's options concerns its child."""
+    """What of a server's options concerns its child. Raises ``ConfigError``."""
     nats = options.nats
+    jetstream = None
+    if options.clustered:
+        # Late: a server that is no node of a cluster needs nothing of it.
+        from ftstan.nats.clustered import jetstream_options  # noqa: PLC0415
+
+        jetstream = jetstream_options(options)
     return NatsServerOptions(
         cluster_id=options.cluster_id,
         host=nats.host,
@@ -85,6 +93,7 @@ def child_options(options: ServerOptions) -> NatsServerOptions:
         gogc=nats.gogc,
         tls=nats.tls,
         settings=nats.settings,
+        jetstream=jetstream,
     )
 
 
@@ -133,6 +142,11 @@ def render(
         "debug": options.debug,
         "trace": options.trace,
     }
+    if options.jetstream is not None:
+        tree["jetstream"] = _map(options, "jetstream") | {
+            "store_dir": options.jetstream.store_dir,
+            **({"sync_interval": "always"} if options.jetstream.sync else {}),
+        }
     for key, section in (
         ("authorization", _authorization(options)),
         ("tls", _tls(options.tls)),

@@ -108,6 +108,9 @@ def launch(options: NatsServerOptions, *, port: int = 0, cluster_port: int = 0) 
             # A new name for each life: other members refuse a route from a name that they still
             # believe connected.
             name = f"{cluster_name(options.cluster_id)}-{os.urandom(4).hex()}"
+            if options.jetstream is not None:
+                # JetStream's servers know each other by it, across restarts.
+                name = options.jetstream.server_name
             with contextlib.suppress(OSError):
                 os.mkfifo(_gate_path(place), 0o600)
             conf = write_configuration(place, options, name, port=port, cluster_port=cluster_port)

@@ -157,6 +157,25 @@ class GroupPart(Protocol):
         ...
 
 
+class ClusterPart(Protocol):
+    """The driver of a cluster's node (``clustered.ClusterNode``), for the other parts."""
+
+    @property
+    def node_id(self) -> str:
+        """The id of this node."""
+        ...
+
+    @property
+    def role(self) -> str:
+        """What it is for the cluster: a word of ``ClusterRole``."""
+        ...
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads, or is about to."""
+        ...
+
+
 class MemberPart(Member, Protocol):
     """What operators ask of the node (``member.NodeMember``), for the other parts."""
 
@@ -265,6 +284,7 @@ class Context:
     protection: ProtectionPart
     partitioning: PartitionPart
     group: GroupPart | None = None
+    cluster: ClusterPart | None = None
 
     def __init__(
         self, options: ServerOptions, clock: Clock | None = None, host: Host | None = None
@@ -436,7 +456,9 @@ class Context:
         """Whether the node does what it is for: it serves, or has begun to stand by; and can be
         asked.
         """
-        stands_by = self.group is not None and self.group.looks_for_nats
+        stands_by = (self.group is not None and self.group.looks_for_nats) or (
+            self.cluster is not None
+        )
         return (self.is_serving() or stands_by) and not self.opens_aside
 
     @property

@@ -28,6 +28,7 @@ from ftstan.base.errors import FencedError, FtstanError, ReleasedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.cluster.follower import Follower
     from ftstan.node.awake import Awake
     from ftstan.node.handover_buffer import HandoverBuffer
     from ftstan.node.pipeline import Serving
@@ -99,6 +100,8 @@ class DataPlane:
         self.serving: Serving | None = None
         self.handover_buffer: HandoverBuffer | None = None
         """What a member keeps that is about to serve; it is read while nothing is served."""
+        self.follower: Follower | None = None
+        """How a node of a cluster follows its leader, while it does."""
         self.awake = awake
         """What keeps this thread's processor awake, and that of the NATS server."""
         self._on_end = on_end
@@ -170,7 +173,7 @@ class DataPlane:
             self._on_end(error)
 
     def _turn(self) -> None:
-        station = self.serving or self.handover_buffer
+        station = self._station
         link_fd = -1
         readable = False
         timeout = _IDLE_S
@@ -181,8 +184,12 @@ class DataPlane:
         posted, arrived = self._waiter.wait(link_fd, timeout)
         if posted:
             self._run_calls()
-        if station is not None and station is (self.serving or self.handover_buffer):
+        if station is not None and station is self._station:
             station.turn(readable=readable or arrived)
+
+    @property
+    def _station(self) -> Serving | HandoverBuffer | Follower | None:
+        return self.serving or self.handover_buffer or self.follower
 
     def _run_calls(self) -> None:
         while self._inbox:

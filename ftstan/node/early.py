@@ -289,6 +289,7 @@ def _is_alone(options: ServerOptions) -> bool:
     nats = options.nats
     return not (
         options.ft_group
+        or options.clustered
         or options.partitioning
         or nats.cluster_listen
         or any(key in nats.settings for key in _BEHIND)

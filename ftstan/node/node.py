@@ -74,12 +74,13 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch_records import Ending
     from ftstan.nats.link import Link
     from ftstan.node.admin_listener import AdminListener
+    from ftstan.node.clustered import ClusterNode
     from ftstan.node.context import MonitorPart
     from ftstan.node.early import Early
     from ftstan.node.group import FtGroup
     from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.node.runtime import Host
-    from ftstan.stores.interface import Store, StoreAccess
+    from ftstan.stores.interface import Store, StoreAccess, StoreKind
 
 _LOCK_PATIENCE_S = 5.0
 _LOCK_RETRY_S = 0.1
@@ -145,6 +146,12 @@ def _load_pages() -> Callable[[Node], MonitorPart]:
     return make
 
 
+def _load_clustered() -> StoreKind:
+    from ftstan.cluster.access import ClusterAccess  # noqa: PLC0415
+
+    return ClusterAccess
+
+
 class Node(Context):
     """What one process is: a standalone server, or a member of a group.
 
@@ -152,6 +159,7 @@ class Node(Context):
     """
 
     group: FtGroup | None
+    cluster: ClusterNode | None
     member: NodeMember
     status: StatusSource
     protection: Protection
@@ -187,6 +195,7 @@ class Node(Context):
         self._operators: asyncio.Task[None] | None = None
         """These open what no client waits for, beside the start."""
         self.group = None
+        self.cluster = None
 
     # ---- life
     # ----------------------------------------------------------------------------------------------
@@ -239,7 +248,7 @@ class Node(Context):
         # On the data plane's thread: opening the directory may block on storage like everything
         # else in it.
         self.plane.start()
-        make = self.store_kind(options.store)
+        make = _load_clustered() if options.clustered else self.store_kind(options.store)
         disk = self.host.disk()
         progress = self.status.on_progress
         context = StoreContext(options, self.server_id, self.clock, self._no_more, progress, disk)
@@ -260,6 +269,10 @@ class Node(Context):
         if options.ft_group:
             await self._open_pages()
             await self._start_group(urls)
+            return
+        if options.clustered:
+            await self._open_pages()
+            await self._start_cluster(self._access, urls)
             return
         if not link.connected:
             await self.call(lambda: link.connect(_CONNECT_WITHIN_S))
@@ -312,6 +325,18 @@ class Node(Context):
         self._admin_listener = AdminListener(self)
         self.group = FtGroup(self, self, self._admin_listener, urls)
         await self.group.start()
+
+    async def _start_cluster(self, access: StoreAccess, urls: list[str]) -> None:
+        from ftstan.node.admin_listener import AdminListener  # noqa: PLC0415
+        from ftstan.node.clustered import ClusterNode  # noqa: PLC0415
+
+        await self._lock_standalone(access)
+        self.owns = True
+        await self.call(access.activate)
+        self._admin_listener = AdminListener(self)
+        await self._admin_listener.open_own()
+        self.cluster = ClusterNode(self, self, access, urls)
+        await self.cluster.start()
 
     async def _open_pages_aside(self) -> None:
         """Open the pages when clients are served, or soon if that takes long."""
@@ -467,7 +492,7 @@ class Node(Context):
             suspicion_s=suspicion,
         )
         serving.use(options.io_buffer_size, self.plane.awake, collects=self.host.owns_process)
-        if not options.ft_group and self.partitioning.partition is None:
+        if not (options.ft_group or options.clustered) and self.partitioning.partition is None:
             self._refuse_rivals(subjects.discovery)
         broker.tell_subjects()
         return serving
@@ -514,6 +539,8 @@ class Node(Context):
                 if self.group is not None:
                     followed = followed and await self.group.hand_over()
                 await self.partitioning.end()
+                if self.cluster is not None:
+                    await self.cluster.stopping()
                 self.role = NodeState.SHUTDOWN
                 if self.group is not None:
                     await self.group.stopping()
@@ -531,6 +558,8 @@ class Node(Context):
             )
         if self.group is not None:
             await self.group.stopped(released=released)
+        if self.cluster is not None:
+            await self.cluster.stopped()
         # Behind the word that the store is free: NATS may take its time for the last answers.
         await self.call(self._end_link)
         return status
@@ -558,11 +587,12 @@ class Node(Context):
             self.front.be_direct(on=False)
         serving = self.plane.serving
         self.plane.serving = None
+        self.plane.follower = None
         if serving is not None:
             self._store = None
             try:
                 serving.stop(tidy=not followed)
-            except StoreError as error:
+            except (StoreError, StoppedError) as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
         elif self._store is not None and self._store.kind == "FILE":
             log.stream.warning(
@@ -621,7 +651,7 @@ class Node(Context):
         """When the data plane's thread is over in a program that goes on: what is open is given
         back.
         """
-        self.plane.serving = self.plane.handover_buffer = None
+        self.plane.serving = self.plane.handover_buffer = self.plane.follower = None
         self._abandon()
         if self.link is not None:
             self.link.close()
@@ -646,6 +676,8 @@ class Node(Context):
             await self.monitor.stop()
         if self.group is not None:
             await self.group.close()
+        if self.cluster is not None:
+            await self.cluster.close()
         await self.handlers.wait_for_child()
         portsfile.remove(self._ports_file)
         if self.front is not None:

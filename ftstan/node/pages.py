@@ -53,6 +53,8 @@ _CENSUS_SUBS_A_VISIT: Final = 8192
 #: How long a page waits for a recovery to end, and how often it looks.
 _RECOVERY_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.02
+#: Who has no store open for clients, and never will while it is that.
+_HAVE_NOTHING: Final = (NodeState.STANDBY, NodeState.CLUSTERED)
 #: Scrapes and dashboards that come together share one look.
 _FRESH_S: Final = 0.5
 
@@ -121,6 +123,8 @@ class Pages:
             "version": COMPATIBLE_VERSION,
             "go": runtime_version(),
             "state": status.state,
+            "role": status.role,
+            "node_id": status.node_id,
             "start_time": format_time(node.started_ns),
             "uptime": format_uptime(node.uptime),
             "open_fds": len(os.listdir("/proc/self/fd")),
@@ -146,7 +150,7 @@ class Pages:
         """
         node = self._node
         end = node.clock.mono() + _RECOVERY_S
-        while node.plane.serving is None and node.role is not NodeState.STANDBY:
+        while node.plane.serving is None and node.role not in _HAVE_NOTHING:
             if node.stopping.is_set() or node.clock.mono() >= end:
                 return node.status.now().activity
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -162,9 +166,8 @@ class Pages:
             limits = replace(
                 limits, channels=tuple((entry.name, entry.limits) for entry in resolved.entries)
             )
-        return StoreView(
-            options.store, limits, sum(row.msgs for row in rows), sum(row.size for row in rows)
-        )
+        kind = f"RAFT_{options.store}" if options.clustered else options.store
+        return StoreView(kind, limits, sum(row.msgs for row in rows), sum(row.size for row in rows))
 
     async def clients(self, offset: int, limit: int) -> Page:
         """Some of the ids of all clients, sorted."""

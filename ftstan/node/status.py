@@ -74,6 +74,8 @@ class StatusSource:
                 and owner.is_fit(activation.epoch)
             ),
             trouble=group.trouble if group is not None and phase is Phase.BACKING_OFF else "",
+            role=node.cluster.role if node.cluster is not None else "",
+            node_id=node.cluster.node_id if node.cluster is not None else "",
             storage_late=(group is not None and group.activated and not node.protection.may_beat),
             recovery=self._recovery,
             name=member_name(node.options),
@@ -98,6 +100,8 @@ class StatusSource:
     def _state(self) -> NodeState:
         """Who owns the store stands by for its clients until the first of them can be answered."""
         node = self._node
+        if node.cluster is not None:
+            return node.role
         serving = node.plane.serving
         owns = node.role in (NodeState.STANDALONE, NodeState.ACTIVE)
         if owns and (serving is None or not serving.served):
@@ -111,6 +115,8 @@ class StatusSource:
         if node.group is not None and node.role is not NodeState.ACTIVE:
             return node.group.standby.phase
         serving = node.plane.serving
+        if node.cluster is not None and serving is None:
+            return Phase.RECOVERING if node.cluster.leads else Phase.FOLLOWING
         if serving is not None and not serving.link.connected:
             return Phase.WAITING_FOR_NATS
         if serving is not None and serving.served:

@@ -15,6 +15,14 @@ from libc.string cimport memcpy, memset
 
 from ftstan.wire.codec cimport Span, msg_proto_size, put_msg_proto
 
+cpdef enum:
+    #: Bytes before each message of a packed block.
+    PACKED_HEAD = 20
+
+cdef enum:
+    #: Bytes of each event of packed events.
+    PACKED_EVENT = 16
+
 
 cdef class MsgBlock:
     """Messages of one channel, sequences ascending."""
@@ -189,6 +197,58 @@ cdef class MsgBlock:
         """Index of the first message at or after ``sequence``; ``len(self)`` if there is none."""
         return self.find(sequence)
 
+    def pack(self):
+        """The whole block as bytes of its own, for ``unpack_block``: per message its sequence, its
+        timestamp and its size (8, 8 and 4 bytes, as this machine orders them), and the message.
+        """
+        cdef Py_ssize_t i
+        cdef size_t total = 0
+        cdef bytes out
+        cdef char* p
+        cdef MsgRef* r
+        for i in range(self.count):
+            total += PACKED_HEAD + self.refs[i].size
+        out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+        p = PyBytes_AS_STRING(out)
+        for i in range(self.count):
+            r = &self.refs[i]
+            memcpy(p, &r.seq, 8)
+            memcpy(p + 8, &r.ts, 8)
+            memcpy(p + 16, &r.size, 4)
+            memcpy(p + PACKED_HEAD, self.buf + r.off + GAP, r.size)
+            p += PACKED_HEAD + r.size
+        return out
+
+
+def unpack_block(bytes data not None):
+    """The block of which ``data`` was packed. Raises ``ValueError`` for anything else."""
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef size_t left = <size_t>len(data)
+    cdef uint64_t seq
+    cdef uint64_t last = 0
+    cdef int64_t ts
+    cdef uint32_t size
+    cdef MsgBlock block = MsgBlock()
+    while left:
+        if left < PACKED_HEAD:
+            raise ValueError("a packed block ends within a message")
+        memcpy(&seq, p, 8)
+        memcpy(&ts, p + 8, 8)
+        memcpy(&size, p + 16, 4)
+        if size > left - PACKED_HEAD:
+            raise ValueError("a packed block ends within a message")
+        if seq <= last:
+            raise ValueError("sequences of a block must ascend")
+        last = seq
+        block.grow(GAP + size)
+        block.add_ref(seq, ts, block.used, size)
+        memset(block.buf + block.used, 0, GAP)
+        memcpy(block.buf + block.used + GAP, p + PACKED_HEAD, size)
+        block.used += GAP + size
+        p += PACKED_HEAD + size
+        left -= PACKED_HEAD + size
+    return block
+
 
 cdef class SubEvents:
     """Sent and acknowledged sequences of subscriptions, in the order in which they happened."""
@@ -242,3 +302,44 @@ cdef class SubEvents:
     def clear(self):
         """Forget everything."""
         self.count = 0
+
+    def take(self):
+        """Everything, as events of their own; nothing is left here."""
+        cdef SubEvents taken = SubEvents()
+        taken.events, self.events = self.events, taken.events
+        taken.count, self.count = self.count, taken.count
+        taken.cap, self.cap = self.cap, taken.cap
+        return taken
+
+    def pack(self):
+        """The events as bytes, for ``unpack_events``: per event twice the id of the subscription,
+        and one more if it is an acknowledgement; and the sequence (8 bytes each, as this machine
+        orders them).
+        """
+        cdef Py_ssize_t i
+        cdef uint64_t head
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, self.count * PACKED_EVENT)
+        cdef char* p = PyBytes_AS_STRING(out)
+        for i in range(self.count):
+            head = self.events[i].sub_id << 1 | (1 if self.events[i].acked else 0)
+            memcpy(p, &head, 8)
+            memcpy(p + 8, &self.events[i].seq, 8)
+            p += PACKED_EVENT
+        return out
+
+
+def unpack_events(bytes data not None):
+    """The events of which ``data`` was packed. Raises ``ValueError`` for anything else."""
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t i
+    cdef uint64_t head
+    cdef uint64_t seq
+    cdef SubEvents events = SubEvents()
+    if len(data) % PACKED_EVENT:
+        raise ValueError("packed events end within an event")
+    for i in range(len(data) // PACKED_EVENT):
+        memcpy(&head, p, 8)
+        memcpy(&seq, p + 8, 8)
+        events.add(head >> 1, seq, head & 1)
+        p += PACKED_EVENT
+    return events

@@ -93,6 +93,14 @@ class Load:
             assert not client.errors
             assert set(client.acks.values()) == {1}, "one publish was acked twice"
 
+    def judge_at_least_once(self, contents: dict[int, bytes]) -> None:
+        """Fail unless everything acked is among ``contents``; what was not may be there, too."""
+        stored = set(contents.values())
+        acked = [guid for client in self._clients for guid in client.acks]
+        gone = [self._payloads[guid][:16] for guid in acked if self._payloads[guid] not in stored]
+        assert acked
+        assert not gone, f"{len(gone)} of {len(acked)} acked publishes are gone: {gone[:5]}"
+
     @property
     def _answered(self) -> int:
         return sum(len(client.acks) for client in self._clients)

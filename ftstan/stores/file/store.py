@@ -606,6 +606,25 @@ class FileStore:
             self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact])
         )
 
+    def sync_all(self) -> None:
+        """Make everything that was written durable, whatever the options say.
+
+        For an owner who keeps account of that elsewhere. Raises ``StoreError`` and
+        ``FencedError``.
+        """
+        try:
+            touched = self._register.touched
+            for name in list(touched):
+                channel = touched.pop(name)
+                channel.settle(mend=False)
+                if channel.intact:
+                    channel.sync()
+                if channel.unsettled:
+                    touched[name] = channel
+            self._clients.file.sync()
+        except OSError as error:
+            raise store_error(error, "the datastore cannot be synced") from error
+
     def ends(self, most: int) -> list[ChannelEnd]:
         """Where channels end: those with news first, then others in turn."""
         return self._ends.next(self._channels, most)

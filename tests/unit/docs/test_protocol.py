@@ -250,6 +250,7 @@ def test_every_error_string_of_the_code_is_in_the_table() -> None:
     ours |= {"stores.interface.BEING_DELETED"}
     ours |= {"config.validation.NO_CHANNEL", "wire.partition.CONFLICT"}
     ours |= {"config.validation.CLUSTERED_PARTITIONING", "config.validation.CLUSTERED_MEMORY"}
+    ours |= {"cluster.access.NOT_CLUSTERED"}
     assert {e.constant for e in ERRORS if e.constant not in ELSEWHERE} == ours
     assert len({e.text for e in ERRORS}) == len(ERRORS)
 

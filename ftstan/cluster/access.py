@@ -1,0 +1,180 @@
+"""One node's access to its part of a cluster: the local datastore and the link to the log.
+
+The datastore is an ordinary one with its lock and its epoch, so that no other server touches it. It
+is not synced on its own: the log is what an acknowledgement rests on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ftstan.base.errors import ConfigError, RecoveryError, StoreError
+from ftstan.base.log import stream as log
+from ftstan.broker.constants import ANOTHER_CLUSTER
+from ftstan.cluster.checkpoint import CheckpointFile
+from ftstan.cluster.entry import Position
+from ftstan.cluster.follower import Follower
+from ftstan.cluster.jetstream import JetStream
+from ftstan.cluster.log import ReplicatedLog
+from ftstan.cluster.names import beat_subject
+from ftstan.cluster.replica import Replica
+from ftstan.cluster.steward import Steward
+from ftstan.cluster.store import ClusterStore
+from ftstan.config.limits import Limits
+from ftstan.ft.access import FileAccess
+from ftstan.ft.owned import OwnedAccess
+from ftstan.nats.clustered import log_path, node_id
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from ftstan.ft.watch import Watch
+    from ftstan.nats.link import Link
+    from ftstan.stores.file.store import FileStore
+    from ftstan.stores.interface import Lock, Recovered, StoreContext
+
+NOT_CLUSTERED: Final = (
+    "stan: cannot restart server in clustered mode if it was not previously clustered"
+)
+
+
+class ClusterAccess(OwnedAccess):
+    """Implements ``StoreAccess`` for a node of a cluster."""
+
+    def __init__(self, context: StoreContext) -> None:
+        """Open the datastore's directory. Raises ``ConfigError`` and ``StoreError``."""
+        options = context.options
+        self._context = context
+        self.node_id = node_id(options)
+        self.log_path = log_path(options)
+        local = replace(options, file=replace(options.file, sync=False, auto_sync=0))
+        self._inner = FileAccess(replace(context, options=local))
+        self.owner = self._inner.owner
+        self.place = self._inner.place
+        self._file = CheckpointFile(self.log_path)
+        self._store: FileStore | None = None
+        self._replica: Replica | None = None
+        self._log: ReplicatedLog | None = None
+
+    def lock(self) -> Lock:
+        """The lock of the datastore."""
+        return self._inner.lock()
+
+    def holder(self) -> str:
+        """Who has it, in words."""
+        return self._inner.holder()
+
+    def activate(self) -> None:
+        """Take the datastore. Raises ``FencedError``, ``RecoveryError`` or ``StoreError``."""
+        self._inner.activate()
+
+    def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
+        """A watch over the datastore, not started."""
+        return self._inner.watch(interval, on_failure)
+
+    def follow(self, link: Link, rng: random.Random, elected: Callable[[], None]) -> Follower:
+        """Recover the local store and follow the log with it. ``link``: for this alone.
+
+        Raises ``RecoveryError``, ``StoreError``, and ``ConfigError`` for a datastore of others.
+        """
+        context = self._context
+        options = context.options
+        self._store = self._inner.open()
+        limits = Limits(options.limits)
+        self._store.set_limits(limits)
+        recovered = self._store.recover()
+        info = recovered.info
+        if info is not None and info.cluster_id != options.cluster_id:
+            raise ConfigError(
+                ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
+                hint="give -cid the value that this datastore was made with",
+            )
+        present = self.owner.present
+        assert present is not None
+        store_id = present.store_id.hex()
+        replica = Replica(
+            *(self._store, recovered, limits),
+            node_id=self.node_id,
+            file=self._file,
+            store_id=store_id,
+        )
+        at, seen = self._position(recovered, replica, store_id)
+        replica.start_at(at, seen)
+        js = JetStream(link, context.clock, (beat_subject(options.cluster_id),))
+        rlog = ReplicatedLog(js, options.cluster_id, context.clock, context.stopping)
+        follower = Follower(
+            *(rlog, replica, context.clock, rng),
+            cluster_id=options.cluster_id,
+            node_id=self.node_id,
+            founders=self._founders(),
+            elected=elected,
+        )
+        js.on_message = follower.hear
+        self._replica = replica
+        self._log = rlog
+        return follower
+
+    def steward(self, link: Link, server: str) -> Steward:
+        """Who looks after the stream while this node leads. ``link``: for this alone."""
+        context = self._context
+        js = JetStream(link, context.clock)
+        cluster_id = context.options.cluster_id
+        rlog = ReplicatedLog(js, cluster_id, context.clock, context.stopping)
+        return Steward(js, rlog, cluster_id, server)
+
+    def _position(
+        self, recovered: Recovered, replica: Replica, store_id: str
+    ) -> tuple[Position, int]:
+        """Up to where the store is complete, and the furthest entry that was heard of."""
+        checkpoint = self._file.read()
+        if checkpoint is None:
+            if replica.is_empty:
+                return Position(b""), 0
+            if recovered.info is None or not recovered.info.node_id:
+                raise RecoveryError(
+                    NOT_CLUSTERED, hint="start it without -clustered, or on an empty datastore"
+                )
+            raise RecoveryError(
+                f'streaming state was recovered but cluster log path "{self.log_path}" is empty',
+                hint="mount that directory, or empty the datastore too: it is filled from the log",
+            )
+        if checkpoint.store_id != store_id:
+            if not replica.is_empty:
+                raise RecoveryError(
+                    f"{self._file.path} is about another datastore than this one",
+                    hint="start this node on its own datastore, or empty both directories",
+                )
+            log.warning("cluster: the datastore is empty: it is filled again from the log")
+            return Position(checkpoint.at.incarnation), checkpoint.seen
+        return checkpoint.at, checkpoint.seen
+
+    def _founders(self) -> tuple[str, ...]:
+        options = self._context.options.cluster
+        peers = {peer.strip() for peer in options.peers} - {""}
+        if peers:
+            return tuple(sorted(peers | {self.node_id}))
+        return (self.node_id,) if options.bootstrap else ()
+
+    def open(self) -> ClusterStore:
+        """The store of the node that leads now."""
+        assert self._replica is not None
+        assert self._log is not None
+        return ClusterStore(self._replica, self._log, self._context.clock)
+
+    def close(self) -> None:
+        """Leave a checkpoint, close the store, release everything."""
+        store = self._store
+        self._store = None
+        if store is not None:
+            try:
+                if self._replica is not None and self._replica.at.incarnation:
+                    self._replica.checkpoint()
+                store.close()
+            except StoreError as error:
+                log.error(f"{error.text}; what was acknowledged is in the log")
+                store.abandon()
+        if self._log is not None:
+            self._log.js.close()
+        self._inner.close()

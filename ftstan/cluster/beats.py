@@ -1,0 +1,77 @@
+"""What nodes say to each other over plain NATS: the leader's beats, and how far each node is.
+
+None of it carries safety: a beat only keeps candidates quiet, and what a node says of itself only
+makes another one refuse. Messages that are not understood are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ftstan.cluster.entry import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One node, as it sees itself.
+
+    ``incarnation`` (hexadecimal) is empty for a node that has no log yet. ``sequence``, ``crc`` and
+    ``epoch`` say how far it has read or written, ``seen`` the furthest entry it has heard of.
+    ``leads``: it appends. ``leaves``: it is about to stop. ``trouble``: why it does not follow.
+    """
+
+    node: str
+    incarnation: str
+    sequence: int
+    crc: int
+    epoch: int
+    seen: int = 0
+    leads: bool = False
+    leaves: bool = False
+    trouble: str = ""
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return json.dumps(asdict(self)).encode()
+
+
+def report(node: str, at: Position, seen: int, *, leads: bool, trouble: str = "") -> Report:
+    """The report of ``node``, which is at ``at``."""
+    return Report(
+        *(node, at.incarnation.hex(), at.sequence, at.crc, at.epoch, max(seen, at.sequence)),
+        leads=leads,
+        trouble=trouble,
+    )
+
+
+_TYPES = {
+    "node": str,
+    "incarnation": str,
+    "sequence": int,
+    "crc": int,
+    "epoch": int,
+    "seen": int,
+    "leads": bool,
+    "leaves": bool,
+    "trouble": str,
+}
+
+
+def decode_report(data: bytes) -> Report | None:
+    """What a node said; ``None`` if it is no report."""
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    fields = {name: said[name] for name in _TYPES if name in said}
+    if any(type(value) is not _TYPES[name] for name, value in fields.items()):
+        return None
+    try:
+        return Report(**fields)
+    except TypeError:
+        return None

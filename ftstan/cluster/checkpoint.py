@@ -1,0 +1,98 @@
+"""Up to where the local store is complete: one small file beside the log of this node.
+
+A checkpoint is written only behind a sync of everything that it covers, and replaces the one before
+as a whole. It names the store that it speaks of, because that can be taken away on its own.
+
+``seen`` is the furthest position of the log that this node has heard of: a log that ends before it
+has lost entries, whoever holds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from ftstan.base.errors import StoreError
+from ftstan.cluster.entry import Position
+
+_NAME: Final = "checkpoint.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """``store_id``: of the datastore. ``partial``: a rebuild of the store had begun and not ended
+    if ``at`` is 0 and the store is not empty.
+    """
+
+    store_id: str
+    at: Position
+    seen: int = 0
+
+
+class CheckpointFile:
+    """The file in ``directory``, which is made if it is missing."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, _NAME)
+        self._directory = directory
+
+    def read(self) -> Checkpoint | None:
+        """The checkpoint, ``None`` if there is none. Raises ``StoreError`` for one that is not
+        whole: it was not written by a server that crashed, but damaged.
+        """
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                text = file.read()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"{self.path} cannot be read: {error}") from error
+        line, _, check = text.rstrip("\n").rpartition("\n")
+        try:
+            is_whole = int(check, 16) == zlib.crc32(line.encode())
+            said = json.loads(line) if is_whole else {}
+            at = Position(
+                *(bytes.fromhex(said["incarnation"]), said["sequence"], said["crc"]),
+                *(said["epoch"], said["leader"]),
+            )
+            return Checkpoint(said["store"], at, said["seen"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{self.path} is damaged: {error}",
+                hint="delete it and the datastore of this node: it is filled again from the log",
+            ) from error
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Replace it, durable on return. Raises ``StoreError``."""
+        at = checkpoint.at
+        line = json.dumps(
+            {
+                "incarnation": at.incarnation.hex(),
+                "sequence": at.sequence,
+                "crc": at.crc,
+                "epoch": at.epoch,
+                "leader": at.leader,
+                "store": checkpoint.store_id,
+                "seen": checkpoint.seen,
+            }
+        )
+        text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"
+        fresh = f"{self.path}.new"
+        try:
+            os.makedirs(self._directory, 0o700, exist_ok=True)
+            with open(fresh, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(fresh, self.path)
+            # The directory, too: a rename that is not on disk brings the old one back.
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from error

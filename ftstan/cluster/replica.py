@@ -1,0 +1,329 @@
+"""The local store of a node: what the entries of the log add up to.
+
+A leader and its followers fill their stores by the same ``apply``, in the order of the log; so the
+stores of all nodes hold the same. Nothing here is synced before a checkpoint: what a crash takes
+away is applied again from the log. Applying twice must therefore change nothing: messages that are
+there already are passed over, and what would leave a hole is an error. A channel that is deleted
+stands between two checkpoints, so that no entry of its former life is ever applied to its next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+from ftstan.base.errors import FencedError, StoreError
+from ftstan.base.log import stream as log
+from ftstan.cluster.checkpoint import Checkpoint
+from ftstan.cluster.entry import Kind, Op, Operation, Position, decode_operations
+from ftstan.stores.interface import ClientInfo, Recovered, ServerInfo, StoredAt, StoredSub
+from ftstan.wire.block import PACKED_HEAD, MsgBlock, SubEvents, unpack_block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ftstan.cluster.checkpoint import CheckpointFile
+    from ftstan.cluster.entry import Entry, Remembered
+    from ftstan.config.limits import Limits
+    from ftstan.stores.file.store import FileStore
+    from ftstan.stores.interface import ChannelStore, SubState
+
+
+class BehindError(FencedError):
+    """The local store could not take what the log has: it must not be served any more."""
+
+
+class HoleError(BehindError):
+    """The local store lacks messages that its checkpoint covers: it must be filled anew."""
+
+
+@dataclass(slots=True)
+class _Sub:
+    """A subscription as the log left it."""
+
+    state: SubState
+    last_sent: int
+    pending: set[int]
+
+
+@dataclass(slots=True)
+class LocalChannel:
+    """A channel of the local store, and its subscriptions while this node follows."""
+
+    store: ChannelStore
+    subs: dict[int, _Sub] = field(default_factory=dict)
+    staged: int = 0
+    """The last message that was given to the store."""
+
+    def stored_subs(self) -> list[StoredSub]:
+        """The subscriptions, as a recovery would find them."""
+        return [
+            StoredSub(replace(sub.state, last_sent=sub.last_sent), set(sub.pending))
+            for sub in self.subs.values()
+        ]
+
+
+class Replica:
+    """Fills ``store``, which is recovered. ``recovered``: what was found in it."""
+
+    def __init__(
+        self,
+        store: FileStore,
+        recovered: Recovered,
+        limits: Limits,
+        *,
+        node_id: str,
+        file: CheckpointFile,
+        store_id: str,
+    ) -> None:
+        self.store = store
+        self.info = recovered.info
+        self.clients = {info.client_id: info for info in recovered.clients}
+        self.channels: dict[bytes, LocalChannel] = {}
+        self.refused = dict(recovered.refused)
+        self.later = dict.fromkeys(recovered.later)
+        self.remembered = dict(recovered.remembered)
+        self.at = Position(b"")
+        """Up to which entry everything was applied."""
+        self.seen = 0
+        """The furthest entry of this log that was heard of."""
+        self.follows = True
+        """Whether subscriptions are kept here, because no broker does."""
+        self._limits = limits
+        self._node_id = node_id
+        self._file = file
+        self._store_id = store_id
+        self._pieces: list[bytes] = []
+        self._written = Position(b"")
+        for channel in recovered.channels:
+            self._adopt(channel)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the store holds nothing at all."""
+        return not (self.channels or self.clients or self.later or self.info)
+
+    def _adopt(self, channel: ChannelStore) -> LocalChannel:
+        subs = {
+            stored.state.sub_id: _Sub(stored.state, stored.state.last_sent, set(stored.pending))
+            for stored in channel.recovered_subs()
+        }
+        local = self.channels[channel.name] = LocalChannel(channel, subs)
+        return local
+
+    # ---- applying
+    # ----------------------------------------------------------------------------------------------
+
+    def take(self, entry: Entry, at: Position) -> None:
+        """Apply the next entry of the log. ``at``: the position behind it.
+
+        Raises ``BehindError`` if the store refuses, and ``DamageError``.
+        """
+        if entry.kind is Kind.LEADER:
+            # What a former leader had begun and not ended counts for nothing, and will not go on.
+            self._pieces.clear()
+            self.at = at
+            return
+        self._pieces.append(entry.body)
+        if entry.more:
+            return
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        self.apply(decode_operations(body), at)
+
+    def apply(self, operations: Iterable[Operation], at: Position) -> None:
+        """Carry out one batch, which ends at ``at``. Raises ``BehindError``."""
+        try:
+            for operation in operations:
+                self._do(operation)
+            failed = self.store.commit()
+            self.store.write_events()
+        except StoreError as error:
+            raise BehindError(
+                f"the local store refused what the log has: {error.text}", hint=error.hint
+            ) from error
+        if failed:
+            name, refusal = next(iter(failed.items()))
+            shown = name.decode("utf-8", "backslashreplace")
+            raise BehindError(
+                f'the local store refused what the log has for channel "{shown}": {refusal.text}',
+                hint=refusal.hint,
+            )
+        self.at = at
+
+    def _do(self, operation: Operation) -> None:
+        name = operation.name
+        match operation.op, operation.argument:
+            case Op.PUBLISH, MsgBlock() as block:
+                self._publish(name, block)
+            case Op.EVENTS, SubEvents() as events:
+                self._events(name, events)
+            case Op.KEEP, _:
+                self.channel(name).store.keep()
+            case Op.SUB_NEW | Op.SUB_UPDATE, state:
+                self._sub(operation.op, name, cast("SubState", state))
+            case Op.SUB_DELETE, int(sub_id):
+                local = self.channel(name)
+                local.store.delete_sub(sub_id)
+                local.subs.pop(sub_id, None)
+            case Op.CLIENT_NEW, ClientInfo() as client:
+                self.clients[name] = client
+                self.store.add_client(client)
+            case Op.CLIENT_DELETE, _:
+                if self.clients.pop(name, None) is not None:
+                    self.store.delete_client(name)
+            case Op.SERVER_INFO, ServerInfo() as info:
+                self.info = replace(info, node_id=self._node_id)
+                self.store.set_server_info(self.info)
+            case Op.REMEMBER, tuple() as remembered:
+                self._remember(remembered)
+            case Op.PURGE, int(sequence):
+                self._settle()
+                self.channel(name).store.purge(sequence)
+            case Op.CHANNEL_DELETE, _:
+                self._delete(name)
+            case _:
+                raise StoreError(f"the log has an operation that makes no sense: {operation.op!r}")
+
+    def find(self, name: bytes) -> LocalChannel | None:
+        """The channel, ``None`` if there is none. Raises ``StoreError``."""
+        local = self.channels.get(name)
+        if local is None and name in self.later:
+            found = self.store.open_channel(name)
+            del self.later[name]
+            self.refused |= found.refused
+            for channel in found.channels:
+                local = self._adopt(channel)
+        return local
+
+    def channel(self, name: bytes) -> LocalChannel:
+        """The channel, made if there is none. Raises ``StoreError``."""
+        return self.find(name) or self._adopt(
+            self.store.create_channel(name, self._limits.of(name))
+        )
+
+    def forget(self, name: bytes) -> None:
+        """A channel could not be made after all."""
+        self.channels.pop(name, None)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Other limits from now on."""
+        self._limits = limits
+        self.store.set_limits(limits)
+
+    def _publish(self, name: bytes, block: MsgBlock) -> None:
+        local = self.channel(name)
+        # A batch may publish to one channel twice.
+        last = max(local.store.last, local.staged)
+        if not len(block) or block.last <= last:
+            return
+        if block.first <= last:
+            block = behind(block, last)
+        if last and block.first != last + 1:
+            shown = name.decode("utf-8", "backslashreplace")
+            raise HoleError(
+                f'channel "{shown}": message {block.first} follows message {last}: the local store '
+                "has lost messages"
+            )
+        local.staged = block.last
+        local.store.append(block)
+
+    def _settle(self) -> None:
+        for error in self.store.commit().values():
+            raise error
+        self.store.write_events()
+
+    def _events(self, name: bytes, events: SubEvents) -> None:
+        local = self.channel(name)
+        if self.follows:
+            for what, sub_id, sequence in events.items():
+                sub = local.subs.get(sub_id)
+                if sub is None:
+                    continue
+                if what == "sent":
+                    sub.pending.add(sequence)
+                    sub.last_sent = max(sub.last_sent, sequence)
+                else:
+                    sub.pending.discard(sequence)
+        local.store.add_events(events)
+
+    def _sub(self, op: Op, name: bytes, state: SubState) -> None:
+        local = self.channel(name)
+        if op is Op.SUB_NEW:
+            local.store.add_sub(state)
+        else:
+            local.store.update_sub(state)
+        if not self.follows:
+            return
+        known = local.subs.get(state.sub_id)
+        if known is None or op is Op.SUB_NEW:
+            local.subs[state.sub_id] = _Sub(state, state.last_sent, set())
+        else:
+            known.state = state
+            known.last_sent = max(known.last_sent, state.last_sent)
+
+    def _remember(self, remembered: Remembered) -> None:
+        fresh, size = remembered
+        for key, at in fresh.items():
+            self.remembered.pop(key, None)
+            self.remembered[key] = StoredAt(*at)
+        while len(self.remembered) > size:
+            del self.remembered[next(iter(self.remembered))]
+        self.store.remember(list(fresh), self.remembered)
+
+    def _delete(self, name: bytes) -> None:
+        self._settle()
+        if self.find(name) is not None:
+            self.checkpoint()
+            self.store.delete_channel(name)
+            self.channels.pop(name, None)
+            shown = name.decode("utf-8", "backslashreplace")
+            if self.follows:
+                log.info(f'Channel "{shown}" has been deleted', channel=shown)
+
+    # ---- checkpoints
+    # ----------------------------------------------------------------------------------------------
+
+    def start_at(self, at: Position, seen: int) -> None:
+        """Go on behind ``at``, which a checkpoint or an empty store stands for."""
+        self.at = self._written = at
+        self.seen = max(seen, at.sequence)
+
+    def hear(self, sequence: int) -> None:
+        """The log had an entry with this sequence, somebody says who has it."""
+        self.seen = max(self.seen, sequence)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the last checkpoint says all there is to say."""
+        return self._written == self.at
+
+    def checkpoint(self) -> None:
+        """Sync the store and say up to where it is complete. Raises ``BehindError``."""
+        if self._pieces:
+            return
+        try:
+            self.store.sync_all()
+            seen = max(self.seen, self.at.sequence)
+            self._file.write(Checkpoint(self._store_id, self.at, seen))
+        except StoreError as error:
+            raise BehindError(error.text, hint=error.hint) from error
+        self._written = self.at
+
+    def clear(self) -> None:
+        """Throw away everything in the store. Raises ``StoreError``."""
+        for name in (*self.channels, *self.later):
+            if self.find(name) is not None:
+                self.store.delete_channel(name)
+        for client in list(self.clients):
+            self.store.delete_client(client)
+        self._settle()
+        self.channels.clear()
+        self.clients.clear()
+        self.later.clear()
+
+
+def behind(block: MsgBlock, last: int) -> MsgBlock:
+    """The messages of ``block`` behind sequence ``last``."""
+    size = sum(PACKED_HEAD + block.sizes(i, i + 1) for i in range(block.position(last + 1)))
+    return unpack_block(block.pack()[size:])

@@ -1,0 +1,125 @@
+"""What the NATS server of a cluster's node is told beyond what every child is: JetStream, in a
+directory of its own, under a name that stays.
+
+The name is how JetStream's servers know each other across restarts, so it is made from the node's
+id; and the id is the one that the datastore was first started with, whatever the options say later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ftstan.base.errors import ConfigError
+from ftstan.wire.nuid import Nuid
+
+if TYPE_CHECKING:
+    from ftstan.config.options import ServerOptions
+
+_ID_FILE: Final = "cluster.id"
+_LOCK_FILE: Final = "lock"
+_HELD: dict[str, int] = {}
+"""Directories that this process holds, with their descriptors."""
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+_TOKEN: Final = re.compile(r"[^\s.*>]+")
+
+
+@dataclass(frozen=True, slots=True)
+class JetStreamOptions:
+    """``server_name``: unique among the nodes and for good. ``sync``: whether an entry is on disk
+    before it is acknowledged.
+    """
+
+    server_name: str
+    store_dir: str
+    sync: bool
+
+
+def node_id(options: ServerOptions) -> str:
+    """The id of this node, kept in the datastore since its first start.
+
+    Raises ``ConfigError``.
+    """
+    path = os.path.join(options.dir, _ID_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = file.read().strip()
+    except FileNotFoundError:
+        return _keep(path, options.cluster.node_id or Nuid().next())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the node's id cannot be read: {path}: {error}") from error
+    if not _TOKEN.fullmatch(found):
+        raise ConfigError(
+            f"{path} holds no id of a node",
+            hint="write the id there that this node was started with",
+        )
+    return found
+
+
+def _keep(path: str, name: str) -> str:
+    if not _TOKEN.fullmatch(name):
+        raise ConfigError(
+            f'the node id "{name}" cannot be part of a subject',
+            hint="no blanks, and none of . * >",
+            option="cluster_node_id",
+        )
+    try:
+        os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
+        fresh = f"{path}.new"
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(name + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(fresh, path)
+    except OSError as error:
+        raise ConfigError(f"the node's id cannot be kept: {path}: {error}") from error
+    return name
+
+
+def log_path(options: ServerOptions) -> str:
+    """Where this node's part of the log is."""
+    default = os.path.join(options.cluster_id, node_id(options))
+    return os.path.abspath(options.cluster.log_path or default)
+
+
+def encoded(name: str) -> str:
+    """``name`` as a token that is as unique: letters, digits and dashes, and ``_<hex>_`` for each
+    other byte.
+    """
+    return "".join(chr(byte) if byte in _PLAIN else f"_{byte:02x}_" for byte in name.encode())
+
+
+def _hold(path: str) -> None:
+    """Keep other servers away from the directory as long as this process lives.
+
+    Raises ``ConfigError``: two NATS servers on one directory destroy it.
+    """
+    if path in _HELD:
+        return
+    try:
+        os.makedirs(path, 0o750, exist_ok=True)
+        descriptor = os.open(
+            os.path.join(path, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+    except OSError as error:
+        raise ConfigError(f"the cluster log path cannot be used: {path}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(
+            f'the cluster log path "{path}" is in use by another server',
+            hint="stop that server first, or give this node a -cluster_log_path of its own",
+        ) from error
+    _HELD[path] = descriptor
+
+
+def jetstream_options(options: ServerOptions) -> JetStreamOptions:
+    """What a node's child needs. Raises ``ConfigError``."""
+    path = log_path(options)
+    _hold(path)
+    name = f"ftstan-{encoded(options.cluster_id)}-{encoded(node_id(options))}"
+    return JetStreamOptions(name, path, options.cluster.sync)

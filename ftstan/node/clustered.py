@@ -1,0 +1,229 @@
+"""The driver of a cluster's node on the control thread: it starts the follower, serves when it is
+elected, beats while it leads, and answers how far it is.
+
+Beats come from here and not from the data plane, so that a leader that recovers is heard, too. They
+stop when the data plane has waited too long for the log or for storage: somebody else may do
+better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ftstan.base import log
+from ftstan.base.errors import FtstanError, NatsError, StoppedError
+from ftstan.base.states import ClusterRole, NodeState
+from ftstan.cluster.access import ClusterAccess
+from ftstan.cluster.follower import Stage
+from ftstan.cluster.log import LogLostError
+from ftstan.cluster.names import beat_subject, question_subject
+from ftstan.nats import tasks
+from ftstan.nats.clustered import jetstream_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.cluster.follower import Follower
+    from ftstan.nats.link import Link
+    from ftstan.node.context import Context
+    from ftstan.stores.interface import StoreAccess
+
+_BEAT_S: Final = 0.1
+_LOOK_S: Final = 2.0
+#: A leader whose batch has waited for so long is silent.
+_QUIET_AFTER_S: Final = 3.0
+PREVIEW: Final = (
+    "cluster: clustering is a preview in this version: its log grows for ever, and nodes cannot be "
+    "added or removed (docs/clustering.md)"
+)
+UNSYNCED: Final = (
+    "cluster: -cluster_sync=false: a power cut of a majority can lose acknowledged messages"
+)
+
+
+class Life(Protocol):
+    """What a leader does with its store."""
+
+    async def serve(self) -> None:
+        """Recover and open the server. Raises ``FtstanError``."""
+        ...
+
+
+class ClusterNode:
+    """One node. ``urls``: where its connections go."""
+
+    def __init__(self, node: Context, life: Life, access: StoreAccess, urls: Sequence[str]) -> None:
+        assert isinstance(access, ClusterAccess)
+        self._node = node
+        self._life = life
+        self._access = access
+        self._urls = urls
+        self._loop = asyncio.get_running_loop()
+        self._follower: Follower | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        options = node.options
+        self._control = node.control_class(
+            urls, cluster_id=options.cluster_id, options=node.presented, role="raft"
+        )
+        self._beats = beat_subject(options.cluster_id)
+        self._question = question_subject(options.cluster_id)
+
+    @property
+    def node_id(self) -> str:
+        """The id of this node."""
+        return self._access.node_id
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads, or is about to."""
+        return self._follower is not None and self._follower.stage is Stage.LEADING
+
+    @property
+    def role(self) -> str:
+        """As monitoring shows it."""
+        if self._node.stopping.is_set():
+            return ClusterRole.SHUTDOWN
+        if self.leads:
+            return ClusterRole.LEADER
+        follows = self._follower is not None and self._follower.stage is Stage.FOLLOWING
+        return ClusterRole.FOLLOWER if follows else ClusterRole.CANDIDATE
+
+    async def start(self) -> None:
+        """Follow. Returns when the local store is recovered; the rest comes by itself.
+
+        Raises ``FtstanError``.
+        """
+        node = self._node
+        options = node.options
+        log.stream.warning(PREVIEW)
+        if not options.cluster.sync:
+            log.stream.warning(UNSYNCED)
+        node.role = NodeState.CLUSTERED
+        link = self._new_link("raft_log")
+        await self._control.serve(self._question, self._on_question)
+        await self._control.start()
+        log.stream.info("Recovering the state...")
+        follower = self._follower = await node.call(
+            lambda: self._access.follow(link, node.random_class(), self._elected)
+        )
+        log.stream.info(f"Cluster Node ID : {self.node_id}")
+        log.stream.info(f"Cluster Log Path: {self._access.log_path}")
+        peers = [peer for peer in options.cluster.peers if peer]
+        if peers:
+            log.stream.info("Cluster known peers:")
+        for number, peer in enumerate(peers, 1):
+            log.stream.info(f'   peer {number}: "{peer}"')
+        await node.call(lambda: self._follow(follower))
+
+    def _follow(self, follower: Follower) -> None:
+        self._node.plane.follower = follower
+
+    def _elected(self) -> None:
+        """On the data plane's thread: this node leads."""
+        self._node.plane.follower = None
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._tasks.append(tasks.spawn(self._beat(), "beats", self._node.fail))
+        self._tasks.append(tasks.spawn(self._lead(), "leader", self._node.fail))
+        self._tasks.append(tasks.spawn(self._look_after(), "steward", self._node.fail))
+
+    async def _lead(self) -> None:
+        log.stream.info("server became leader, performing leader promotion actions")
+        try:
+            await self._life.serve()
+        except StoppedError:
+            return
+        except FtstanError as error:
+            log.stream.error(f"Error on leadership acquired: {error.text}")
+            raise
+        log.stream.info("finished leader promotion actions")
+
+    async def _look_after(self) -> None:
+        """See to it that the log is there, and led by another server, for as long as we lead."""
+        node = self._node
+        assert self._follower is not None
+        steward = self._access.steward(self._new_link("raft_admin"), self._server_name())
+        try:
+            while not node.stopping.is_set():
+                incarnation = self._follower.report().incarnation
+                await asyncio.to_thread(steward.look, bytes.fromhex(incarnation))
+                await asyncio.sleep(_LOOK_S)
+        except LogLostError as error:
+            node.die(error.text)
+        finally:
+            await asyncio.to_thread(steward.close)
+
+    def _server_name(self) -> str:
+        """Of the NATS server that lives and dies with this node; empty if there is none."""
+        told = jetstream_options(self._node.options)
+        return told.server_name if self._node.child is not None else ""
+
+    def _new_link(self, role: str) -> Link:
+        node = self._node
+        return node.link_class(
+            self._urls,
+            name=f"_NSS-{node.options.cluster_id}-{role}",
+            options=node.presented,
+            clock=node.clock,
+        )
+
+    # ---- what others hear
+    # ----------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            if self._is_well():
+                await self._say(leaves=False)
+            await asyncio.sleep(_BEAT_S)
+
+    def _is_well(self) -> bool:
+        serving = self._node.plane.serving
+        since = serving.batch_since if serving is not None else None
+        late = since is not None and self._node.clock.mono() - since > _QUIET_AFTER_S
+        return self._node.protection.may_beat and not late
+
+    async def _say(self, *, leaves: bool) -> None:
+        assert self._follower is not None
+        beat = replace(self._follower.report(), leaves=leaves)
+        with contextlib.suppress(NatsError):
+            await self._control.publish(self._beats, beat.encode())
+
+    def _on_question(self, _data: bytes, reply: str) -> None:
+        if self._follower is not None:
+            self._tasks.append(tasks.spawn(self._answer(reply), "answer", self._node.fail))
+            self._tasks = [task for task in self._tasks if not task.done()]
+
+    async def _answer(self, reply: str) -> None:
+        assert self._follower is not None
+        said = self._follower.report()
+        if self._node.stopping.is_set() or not self._is_well():
+            # Nobody should hold back for it.
+            said = replace(said, leads=False)
+        with contextlib.suppress(NatsError):
+            await self._control.publish(reply, said.encode())
+
+    # ---- stopping
+    # ----------------------------------------------------------------------------------------------
+
+    async def stopping(self) -> None:
+        """Serve no more in a moment: beats end."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    async def stopped(self) -> None:
+        """Everything is appended: let another node lead at once."""
+        if self.leads:
+            await self._say(leaves=True)
+            with contextlib.suppress(NatsError):
+                await self._control.flush()
+
+    async def close(self) -> None:
+        """End the connection."""
+        for task in self._tasks:
+            task.cancel()
+        await self._control.close()

@@ -1,0 +1,134 @@
+"""Three nodes of a replicated cluster, as processes with a directory each, and what the log of each
+says of its role.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ftstan.cluster.beats import Report, decode_report
+from ftstan.cluster.names import question_subject
+from tests.ft.client import Arrived, NatsConnection
+from tests.processes import CLUSTER, HOST, Stage, free_ports, until
+
+if TYPE_CHECKING:
+    from tests.processes import Server
+
+NODES = ("n1", "n2", "n3")
+LEADS = "STREAM: finished leader promotion actions"
+FOLLOWS = "STREAM: Cluster Log Path: "
+
+
+class Cluster:
+    """Nodes by id; ``words`` go to each of them."""
+
+    def __init__(self, stage: Stage, *words: str) -> None:
+        self._stage = stage
+        self._words = words
+        self._routes = dict(zip(NODES, free_ports(3), strict=True))
+        self._ports = dict(zip(NODES, free_ports(3), strict=True))
+        self._starts = 0
+        self.servers: dict[str, Server] = {}
+
+    def store(self, node: str) -> Path:
+        return self._stage.directory / node / "store"
+
+    def log(self, node: str) -> Path:
+        return self._stage.directory / node / "log"
+
+    def port(self, node: str) -> int:
+        return self._ports[node]
+
+    def start(self, *nodes: str, more: tuple[str, ...] = ()) -> None:
+        """Start these nodes, or all of them; waits for nothing."""
+        for node in nodes or NODES:
+            self._starts += 1
+            routes = ",".join(f"nats://{HOST}:{port}" for port in self._routes.values())
+            self.servers[node] = self._stage.server(
+                f"{node}-{self._starts}",
+                *("-store", "file", "-dir", str(self.store(node))),
+                *("-clustered", "-cluster_preview", "-cluster_node_id", node),
+                *("-cluster_peers", ",".join(NODES), "-cluster_log_path", str(self.log(node))),
+                *("-cluster", f"nats://{HOST}:{self._routes[node]}", "-routes", routes),
+                *self._words,
+                *more,
+                port=self._ports[node],
+            )
+
+    def leader(self, *, but: str = "") -> str:
+        """The node that leads, waited for; not ``but``."""
+
+        def leading() -> str:
+            found = [
+                node
+                for node, server in self.servers.items()
+                if node != but and server.running and LEADS in server.text()
+            ]
+            return found[0] if found else ""
+
+        until(leading, "a leader", 60.0)
+        return leading()
+
+    def others(self, node: str) -> list[str]:
+        return [other for other in NODES if other != node]
+
+    def reports(self, node: str) -> dict[str, Report]:
+        """What each node says of itself, asked through the NATS server of ``node``."""
+        nats = NatsConnection(self._ports[node])
+        said: dict[str, Report] = {}
+        inbox = nats.inbox()
+
+        def take(arrived: Arrived) -> None:
+            if (report := decode_report(arrived.payload)) is not None:
+                said[report.node] = report
+
+        nats.listen(inbox, take)
+        nats.publish(question_subject(CLUSTER), b"", inbox)
+        nats.read(0.5)
+        nats.close()
+        return said
+
+    def wait_until_level(self) -> None:
+        """Until every node has read what the one that leads has written by now."""
+        node = self.leader()
+
+        def leading() -> int:
+            return max((r.sequence for r in self.reports(node).values() if r.leads), default=0)
+
+        until(leading, "the leader's report")
+        goal = leading()
+
+        def level() -> bool:
+            said = self.reports(node)
+            return len(said) == len(NODES) and all(r.sequence >= goal for r in said.values())
+
+        until(level, f"all nodes to have read {goal} entries", 60.0)
+
+    def kill(self, *nodes: str) -> None:
+        """kill -9; their NATS servers go with them."""
+        for node in nodes:
+            self.servers[node].signal(signal.SIGKILL)
+        for node in nodes:
+            self.servers[node].status()
+
+    def stand_still(self, node: str) -> None:
+        """SIGSTOP, and wait until every thread has heard it. Its NATS server goes on."""
+        server = self.servers[node]
+        server.signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{server.pid}/task")
+
+        def stopped() -> bool:
+            words = [(task / "stat").read_text().rpartition(")")[2] for task in tasks.iterdir()]
+            return all(word.split()[0] == "T" for word in words)
+
+        until(stopped, "the process to stand still")
+
+    def stop(self, *nodes: str) -> None:
+        """SIGTERM, one after the other."""
+        for node in nodes or tuple(self.servers):
+            server = self.servers[node]
+            if server.running:
+                server.signal(signal.SIGTERM)
+                server.status(90.0)

@@ -1,0 +1,251 @@
+"""A replicated cluster of three processes: nothing that was acknowledged is lost, whatever is
+killed, stopped, emptied or deleted; and who does not lead does not acknowledge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
+from ftstan.cluster.jetstream import JetStream
+from ftstan.cluster.names import stream_name
+from ftstan.nats.link import Link
+from tests.ft.client import StanClient
+from tests.ft.cluster import NODES, Cluster
+from tests.ft.load import CHANNEL, Load
+from tests.oracle.gostore import read_store
+from tests.processes import CLUSTER, HOST, READY, until
+
+if TYPE_CHECKING:
+    from tests.processes import Stage
+
+pytestmark = pytest.mark.processes
+
+FENCED = 75
+
+
+def api(cluster: Cluster, node: str) -> JetStream:
+    link = Link([f"nats://{HOST}:{cluster.port(node)}"], name="operator", clock=SystemClock())
+    js = JetStream(link, SystemClock())
+    js.connect(5.0)
+    return js
+
+
+def make_again(cluster: Cluster, node: str, config: dict[str, Any]) -> None:
+    """Make the stream with these settings, as soon as JetStream can."""
+    js = api(cluster, node)
+
+    def made() -> bool:
+        with contextlib.suppress(NatsError):
+            js.api(f"STREAM.CREATE.{stream_name(CLUSTER)}", config, 5.0)
+            return True
+        return False
+
+    until(made, "the stream to be made again", 60.0)
+
+
+def contents(cluster: Cluster, node: str) -> list[tuple[int, int, bytes]]:
+    """What a node's datastore holds, read by the original's rules."""
+    channel = read_store(cluster.store(node)).channels[CHANNEL]
+    return [(m.sequence, m.timestamp, m.data) for m in channel.messages.values()]
+
+
+def client_of(cluster: Cluster, node: str, name: str) -> StanClient:
+    client = StanClient(cluster.port(node), name)
+    client.connect()
+    return client
+
+
+def read_all(cluster: Cluster, node: str, name: str = "reader") -> dict[int, bytes]:
+    return client_of(cluster, node, name).read_all(CHANNEL)
+
+
+def test_a_killed_leader_is_replaced_and_nothing_acked_is_lost(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    load = Load()
+    survivor = cluster.others(leader)[0]
+    load.join(client_of(cluster, survivor, "one"))
+    load.run(2000)
+    cluster.kill(leader)
+    load.read_rest()
+    load.give_up()
+    second = cluster.leader(but=leader)
+    assert second != leader
+    load.join(client_of(cluster, survivor, "two"))
+    load.run(2000)
+    load.settle()
+    cluster.start(leader)
+    load.judge_at_least_once(read_all(cluster, survivor))
+    cluster.wait_until_level()
+    cluster.stop()
+    copies = [contents(cluster, node) for node in NODES]
+    assert copies[0] == copies[1] == copies[2]
+
+
+def test_a_leader_that_was_stopped_through_a_takeover_acknowledges_nothing(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    survivor = cluster.others(leader)[0]
+    client = client_of(cluster, survivor, "one")
+    client.publish(CHANNEL, b"before")
+    cluster.stand_still(leader)
+    lost = client.offer(CHANNEL, b"to the one that stands still")
+    cluster.leader(but=leader)
+    client.publish(CHANNEL, b"after")
+    cluster.servers[leader].signal(signal.SIGCONT)
+    assert cluster.servers[leader].status() == FENCED
+    assert "another node leads this cluster now" in cluster.servers[leader].text()
+    client.nats.read(1.0)
+    assert lost[0] not in client.acks
+    assert list(read_all(cluster, survivor).values())[:2] == [b"before", b"after"]
+
+
+def test_all_three_killed_and_started_again_have_everything_that_was_acked(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    load = Load()
+    load.join(client_of(cluster, leader, "one"))
+    load.run(3000)
+    cluster.kill(*NODES)
+    load.read_last_acks()
+    cluster.start()
+    leader = cluster.leader()
+    load.judge_at_least_once(read_all(cluster, leader))
+
+
+def test_a_node_whose_disk_was_emptied_is_filled_from_the_log(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    emptied = cluster.others(leader)[0]
+    client = client_of(cluster, leader, "one")
+    client.publish(CHANNEL, *(b"%d" % n for n in range(500)))
+    cluster.kill(emptied)
+    shutil.rmtree(stage.directory / emptied)
+    client.publish(CHANNEL, *(b"%d" % n for n in range(500, 700)))
+    cluster.start(emptied)
+    cluster.servers[emptied].wait_for("Cluster Log Path")
+    client.publish(CHANNEL, *(b"%d" % n for n in range(700, 800)))
+    cluster.wait_until_level()
+    cluster.stop()
+    copies = [contents(cluster, node) for node in NODES]
+    assert [data for _, _, data in copies[0]] == [b"%d" % n for n in range(800)]
+    assert copies[0] == copies[1] == copies[2]
+
+
+def test_without_a_majority_nothing_is_acked_and_service_resumes_with_it(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    client = client_of(cluster, leader, "one")
+    client.publish(CHANNEL, b"before")
+    others = cluster.others(leader)
+    cluster.kill(*others)
+    waiting = client.offer(CHANNEL, b"without a majority")
+    client.nats.read(6.0)
+    assert not client.errors
+    assert waiting[0] not in client.acks
+    cluster.start(others[0])
+    client.nats.pump(lambda: waiting[0] in client.acks, "the ack")
+    assert set(read_all(cluster, leader).values()) >= {b"before", b"without a majority"}
+
+
+def test_a_stream_that_somebody_deleted_is_never_replaced_by_an_empty_one(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    client = client_of(cluster, leader, "one")
+    client.publish(CHANNEL, b"acked")
+    js = api(cluster, leader)
+    found = js.api(f"STREAM.INFO.{stream_name(CLUSTER)}", {}, 5.0)["config"]
+    js.api(f"STREAM.DELETE.{stream_name(CLUSTER)}", {}, 5.0)
+    lost = client.offer(CHANNEL, b"into nothing")
+    assert cluster.servers[leader].status() == FENCED
+    assert "somebody deleted it" in cluster.servers[leader].text()
+    assert lost[0] not in client.acks
+    # The same settings again: the old leader's place in it is taken by nobody, and nobody serves.
+    other = cluster.others(leader)[0]
+    make_again(cluster, other, found)
+    cluster.start(leader)
+    until(
+        lambda: any("lost entries" in s.text() for s in cluster.servers.values()), "a refusal", 60.0
+    )
+    leaders = [
+        n for n, s in cluster.servers.items() if n != leader and "finished leader" in s.text()
+    ]
+    assert leaders == []
+
+
+def test_a_datastore_that_was_not_clustered_is_refused(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    alone = stage.server("alone", "-store", "file", "-dir", str(cluster.store("n1")))
+    alone.wait_for(READY)
+    client = StanClient(alone.port, "one")
+    client.connect()
+    client.publish(CHANNEL, b"before")
+    cluster.servers["n1"] = alone
+    cluster.stop("n1")
+    cluster.start("n1")
+    assert cluster.servers["n1"].status() == 1
+    refusal = "stan: cannot restart server in clustered mode if it was not previously clustered"
+    assert f"STREAM: Failed to start: {refusal}" in cluster.servers["n1"].text()
+    shutil.rmtree(cluster.store("n1"))
+
+
+def test_a_node_whose_log_directory_is_empty_is_refused(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    client_of(cluster, leader, "one").publish(CHANNEL, b"acked")
+    follower = cluster.others(leader)[0]
+    cluster.wait_until_level()
+    cluster.kill(follower)
+    shutil.rmtree(cluster.log(follower))
+    cluster.start(follower)
+    assert cluster.servers[follower].status() == 1
+    text = f'streaming state was recovered but cluster log path "{cluster.log(follower)}" is empty'
+    assert text in cluster.servers[follower].text()
+
+
+def test_messages_as_large_as_nats_takes_survive_a_leader(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    survivor = cluster.others(leader)[0]
+    client = client_of(cluster, survivor, "one")
+    large = [b"%d" % n + b"x" * ((1 << 20) - 400) for n in range(5)]
+    client.publish(CHANNEL, *large)
+    cluster.kill(leader)
+    cluster.leader(but=leader)
+    assert list(read_all(cluster, survivor).values())[:5] == large
+
+
+def test_a_clean_stop_of_the_leader_hands_over_durables_and_what_they_have_not_acked(
+    stage: Stage,
+) -> None:
+    cluster = Cluster(stage)
+    cluster.start()
+    leader = cluster.leader()
+    survivor = cluster.others(leader)[0]
+    client = client_of(cluster, survivor, "one")
+    durable = client.subscribe(CHANNEL, durable=b"d", acks=False, ack_wait=1)
+    client.publish(CHANNEL, b"1", b"2", b"3")
+    client.nats.pump(lambda: durable.has(3), "the messages")
+    client.ack(durable, 1, 2)
+    client.settle_acks()
+    cluster.stop(leader)
+    cluster.leader(but=leader)
+    before = len(durable.received)
+    client.nats.pump(lambda: len(durable.received) > before, "a redelivery")
+    assert {m.sequence for m in durable.received[before:]} == {3}
+    assert client.ping() == ""

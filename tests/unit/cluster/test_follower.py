@@ -1,0 +1,316 @@
+"""When a follower leads, and when it must not."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from ftstan.cluster import follower as module
+from ftstan.cluster.beats import Report, decode_report, report
+from ftstan.cluster.entry import Entry, Kind, Position
+from ftstan.cluster.follower import Follower, Stage
+from ftstan.cluster.jetstream import Answer
+from ftstan.cluster.log import LogLostError, ReplicatedLog, settings
+from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, Silence
+from tests.unit.cluster.stream import FakeJetStream, Stream
+
+if TYPE_CHECKING:
+    from ftstan.base.clock import Clock
+    from ftstan.cluster.jetstream import JetStream
+    from ftstan.cluster.replica import Replica
+
+LOG = bytes(range(16))
+
+
+@dataclass
+class Time:
+    now: float = 100.0
+
+    def mono(self) -> float:
+        return self.now
+
+    def wall_ns(self) -> int:
+        return round(self.now * 1e9)
+
+
+class FakeStore:
+    def tick(self, _now: int) -> bool:
+        return False
+
+
+@dataclass
+class FakeReplica:
+    at: Position = field(default_factory=lambda: Position(b""))
+    seen: int = 0
+    taken: list[Entry] = field(default_factory=list)
+    follows: bool = True
+    is_recorded: bool = True
+    store: FakeStore = field(default_factory=FakeStore)
+
+    def take(self, entry: Entry, at: Position) -> None:
+        self.taken.append(entry)
+        self.at = at
+
+    def start_at(self, at: Position, seen: int) -> None:
+        self.at = at
+        self.seen = max(seen, at.sequence)
+
+    def hear(self, sequence: int) -> None:
+        self.seen = max(self.seen, sequence)
+
+    def checkpoint(self) -> None:
+        pass
+
+
+class Node:
+    """A follower with everything around it; ``run`` lets time go by in turns."""
+
+    def __init__(self, stream: Stream, name: str, time: Time, at: Position | None = None) -> None:
+        self.name = name
+        self.time = time
+        self.js = FakeJetStream(stream)
+        self.replica = FakeReplica(at or Position(b""))
+        self.elected = 0
+        js = cast("JetStream", self.js)
+        clock = cast("Clock", time)
+        self.log = ReplicatedLog(js, "cid", clock, threading.Event())
+        self.follower = Follower(
+            *(self.log, cast("Replica", self.replica), clock, random.Random(1)),
+            cluster_id="cid",
+            node_id=name,
+            founders=("a", "b", "c"),
+            elected=self._elected,
+        )
+        self.js.on_message = self.follower.hear
+
+    def _elected(self) -> None:
+        self.elected += 1
+
+    def was_elected(self) -> bool:
+        return bool(self.elected)
+
+    def run(self, seconds: float, beats: Node | None = None) -> None:
+        """``beats``: a leader that is heard every tenth of a second."""
+        end = self.time.now + seconds
+        due = self.time.now
+        while self.time.now < end and not self.elected:
+            wait = min(self.follower.timeout(), end - self.time.now)
+            if beats is not None:
+                wait = min(wait, 0.1)
+                if self.time.now >= due:
+                    due += 0.1
+                    self.js.waiting.append(beats.follower.report().encode())
+            self.time.now += max(wait, 0.001)
+            self.follower.turn(readable=True)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream(settings("cid", LOG))
+
+
+def said(who: Report) -> Answer:
+    return Answer(0, {}, who.encode())
+
+
+def leader(stream: Stream, time: Time) -> Node:
+    node = Node(stream, "a", time)
+    node.run(10.0)
+    assert node.follower.stage is Stage.LEADING
+    return node
+
+
+def test_a_node_that_hears_nobody_leads(stream: Stream, time: Time) -> None:
+    node = Node(stream, "a", time)
+    began = time.now
+    node.run(10.0)
+    assert node.elected == 1
+    assert time.now - began >= FIRST_S
+    assert node.log.at.leader == "a"
+    assert not node.replica.follows
+
+
+def test_a_leader_that_is_heard_is_left_alone_and_a_silent_one_is_replaced(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(10.0, beats=first)
+    assert not node.was_elected()
+    began = time.now
+    node.run(10.0)
+    assert node.was_elected()
+    assert SHORTEST_S <= time.now - began < LONGEST_S + 0.3
+
+
+def test_beats_that_wait_unread_behind_a_long_turn_keep_the_leader(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    node.follower.timeout()
+    # Busy for long; what the leader said meanwhile lies in the socket.
+    time.now += 5.0
+    node.js.waiting.append(first.follower.report().encode())
+    node.follower.turn(readable=True)
+    assert not node.was_elected()
+    node.run(0.4)
+    assert not node.was_elected()
+
+
+def test_a_node_that_was_away_listens_anew(stream: Stream, time: Time) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    node.follower.timeout()
+    time.now += 60.0
+    node.follower.turn(readable=False)
+    assert not node.was_elected()
+
+
+def test_an_entry_of_the_log_counts_as_a_beat(stream: Stream, time: Time) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    for _ in range(10):
+        first.log.append(b"")
+        node.run(0.55)
+    assert not node.was_elected()
+    assert len([e for e in node.replica.taken if e.kind is Kind.BATCH]) >= 9
+
+
+def test_who_says_that_it_leads_is_not_replaced_although_its_beats_are_lost(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.js.reports = [said(first.follower.report())]
+    node.run(20.0)
+    assert not node.was_elected()
+
+
+def test_a_former_leader_that_still_beats_keeps_nobody_quiet(stream: Stream, time: Time) -> None:
+    old = leader(stream, time)
+    second = Node(stream, "b", time)
+    second.run(10.0)
+    node = Node(stream, "c", time)
+    node.run(10.0, beats=old)
+    assert node.was_elected()
+
+
+@pytest.mark.parametrize(
+    ("other", "trouble"),
+    [
+        ({"sequence": 9, "seen": 9}, "and node b knows of entry 9"),
+        ({"seen": 9}, "and node b knows of entry 9"),
+        ({"incarnation": "00" * 16}, "node b has data of another log"),
+        ({"crc": 1}, "node b has read other entries"),
+    ],
+)
+def test_nobody_leads_a_log_that_lacks_what_another_node_knows(
+    stream: Stream, time: Time, other: dict[str, Any], trouble: str
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "c", time)
+    node.js.reports = [
+        said(replace(report("b", first.log.at, 0, leads=False), **other)),
+        Answer(0, {}, b"nonsense"),
+    ]
+    node.run(10.0)
+    assert not node.was_elected()
+    assert trouble in node.follower.trouble
+    assert len(stream.entries) == 1
+
+
+def test_nobody_leads_a_log_that_lacks_what_was_heard_before(stream: Stream, time: Time) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    first.log.append(b"acked")
+    node.js.waiting.append(first.follower.report().encode())
+    stream.hidden = 1
+    node.run(0.05)
+    stream.hidden = 0
+    del stream.entries[-1]
+    node.run(20.0)
+    assert not node.was_elected()
+    assert "this node has heard of entry 2" in node.follower.trouble
+
+
+def test_a_log_that_ends_before_the_checkpoint_is_not_followed(stream: Stream, time: Time) -> None:
+    first = leader(stream, time)
+    first.log.append(b"acked")
+    at = first.log.at
+    del stream.entries[-1]
+    node = Node(stream, "b", time, at)
+    node.run(30.0)
+    assert node.follower.stage is Stage.VERIFYING
+    assert "lost entries that were acknowledged" in node.follower.trouble
+    assert not node.was_elected()
+
+
+def test_a_node_with_data_ends_where_the_stream_is_gone_or_another_one(
+    stream: Stream, time: Time
+) -> None:
+    at = leader(stream, time).log.at
+    stream.config = None
+    with pytest.raises(LogLostError, match="is gone"):
+        Node(stream, "b", time, at).run(5.0)
+    stream.config = settings("cid", bytes(16))
+    with pytest.raises(LogLostError, match="deleted and made again"):
+        Node(stream, "b", time, at).run(5.0)
+
+
+def test_a_cluster_is_founded_by_a_majority_of_its_founders_and_by_nobody_beside_data(
+    time: Time,
+) -> None:
+    stream = Stream()
+    node = Node(stream, "a", time)
+    node.run(5.0)
+    assert stream.config is None
+    fresh = Report("b", "", 0, 0, 0)
+    node.js.reports = [said(fresh), said(Report("c", LOG.hex(), 5, 1, 1))]
+    node.run(5.0)
+    assert stream.config is None
+    assert "node c has data" in node.follower.trouble
+    node.js.reports = [said(fresh)]
+    node.run(10.0)
+    made: object = stream.__dict__["config"]
+    assert made is not None
+    assert node.was_elected()
+
+
+def test_a_candidate_without_answers_gives_up_and_tries_again(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STAND_S", 0.0)
+    node = Node(stream, "a", time)
+    node.run(5.0)
+    assert not node.was_elected()
+    monkeypatch.setattr(module, "_STAND_S", 3.0)
+    node.run(5.0)
+    assert node.was_elected()
+
+
+def test_a_leader_that_stops_is_followed_at_once() -> None:
+    silence = Silence(random.Random(1), 0.0)
+    silence.heard(5.0)
+    silence.leaves(5.0)
+    assert silence.is_long(5.1)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b"\xff", b'{"node": 1}', b"[" * 100_000, b'{"node": "a"}']
+)
+def test_what_is_no_report_is_ignored(data: bytes) -> None:
+    assert decode_report(data) is None

@@ -1,0 +1,190 @@
+"""The replicated log over a stream whose answers are lost, late or wrong."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FencedError
+from ftstan.cluster import log as module
+from ftstan.cluster.entry import Kind, Position, follow
+from ftstan.cluster.log import LogLostError, ReplicatedLog, differences, settings
+from tests.unit.cluster.stream import FakeJetStream, Stream
+
+if TYPE_CHECKING:
+    from ftstan.cluster.jetstream import JetStream
+
+LOG = bytes(range(16))
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+
+
+def node(stream: Stream) -> ReplicatedLog:
+    js = cast("JetStream", FakeJetStream(stream))
+    found = ReplicatedLog(js, "cid", SystemClock(), threading.Event())
+    found.begin(Position(LOG))
+    while found.read().entries:
+        pass
+    return found
+
+
+def stream_of() -> Stream:
+    return Stream(settings("cid", LOG))
+
+
+def lead(log: ReplicatedLog, name: str) -> None:
+    record = log.leader_record(name)
+    while not log.attempt(record):
+        pass
+
+
+def test_an_append_whose_answer_was_lost_is_found_and_stands_once() -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    stream.faults.extend(["lost", "dropped", ""])
+    log.append(b"one")
+    log.append(b"two")
+    assert [data[-3:] for _, data in stream.entries[1:]] == [b"one", b"two"]
+    assert node(stream).at == log.at
+
+
+def test_an_append_that_arrives_late_behind_its_repeat_is_refused_by_the_stream() -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    stream.faults.append("late")
+    log.append(b"one")
+    stream.deliver_late()
+    assert len(stream.entries) == 2
+    assert node(stream).at == log.at
+
+
+def test_a_leader_that_was_replaced_cannot_append() -> None:
+    stream = stream_of()
+    old = node(stream)
+    lead(old, "a")
+    lead(node(stream), "b")
+    with pytest.raises(FencedError, match="another node leads"):
+        old.append(b"too late")
+    assert not any(data.endswith(b"too late") for _, data in stream.entries)
+
+
+def test_a_late_append_of_a_replaced_leader_is_refused() -> None:
+    stream = stream_of()
+    old = node(stream)
+    lead(old, "a")
+    stream.faults.append("late")
+    assert not old.attempt(next(old.pieces(Kind.BATCH, b"late")).encode())
+    lead(node(stream), "b")
+    stream.deliver_late()
+    assert not any(data.endswith(b"late") for _, data in stream.entries)
+
+
+def test_of_two_candidates_one_leads() -> None:
+    stream = stream_of()
+    one = node(stream)
+    other = node(stream)
+    lead(one, "a")
+    with pytest.raises(FencedError):
+        lead(other, "b")
+
+
+def test_what_is_larger_than_an_entry_goes_on_in_the_next_ones() -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    body = bytes(range(256)) * 5000
+    log.append(body)
+    assert max(len(data) for _, data in stream.entries) < 600_000
+    at = Position(LOG)
+    pieces = []
+    for number, (_, data) in enumerate(stream.entries, 1):
+        entry, at = follow(data, number, at)
+        pieces.append((entry.body, entry.more))
+    assert b"".join(piece for piece, _ in pieces[1:]) == body
+    assert [more for _, more in pieces[1:]] == [True, True, False]
+
+
+def test_a_log_that_lost_its_end_is_not_appended_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHORT_S", 0.0)
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    log.append(b"acked")
+    del stream.entries[-1]
+    with pytest.raises(LogLostError, match="lost entries that were acknowledged"):
+        log.append(b"next")
+
+
+def test_a_log_that_lost_its_end_and_went_on_is_refused_by_who_had_read_it() -> None:
+    stream = stream_of()
+    reader = node(stream)
+    first = node(stream)
+    lead(first, "a")
+    first.append(b"acked")
+    while reader.read().entries:
+        pass
+    del stream.entries[-1]
+    # Two leader records follow, as long as what was lost.
+    lead(node(stream), "b")
+    lead(node(stream), "c")
+    with pytest.raises(LogLostError, match="lost entries that were acknowledged"):
+        reader.read()
+    behind = node(stream)
+    behind.begin(reader.at)
+    with pytest.raises(LogLostError, match="not the one that this node has read"):
+        behind.check()
+
+
+def test_a_stream_that_was_made_again_takes_no_append_of_the_old_leader() -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    again = settings("cid", bytes(16))
+    stream.config = again
+    stream.entries = [(again["subjects"][0], b"x")]
+    assert not log.attempt(next(log.pieces(Kind.BATCH, b"old")).encode())
+    assert len(stream.entries) == 1
+    assert log.find() == bytes(16)
+
+
+def test_a_stream_of_somebody_else_is_refused() -> None:
+    stream = Stream({"name": "FTSTAN_cid", "subjects": ["x"], "metadata": {}})
+    with pytest.raises(LogLostError, match="was not made by ftstan"):
+        node(stream).find()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_replicas": 1},
+        {"storage": "memory"},
+        {"retention": "workqueue"},
+        {"max_age": 1},
+        {"max_msgs": 5},
+        {"max_bytes": 5},
+        {"discard": "old"},
+        {"subjects": ["x"]},
+        {"allow_direct": False},
+        {"deny_purge": False},
+        {"sealed": True},
+        {"mirror": {"name": "x"}},
+    ],
+    ids=str,
+)
+def test_settings_that_were_changed_are_refused_by_name(change: dict[str, object]) -> None:
+    wanted = settings("cid", LOG)
+    assert differences(wanted, wanted) == []
+    assert [line.split(" ")[0] for line in differences(wanted | change, wanted)] == list(change)
+    stream = Stream(wanted | change)
+    with pytest.raises(LogLostError, match=next(iter(change))):
+        node(stream_of()).__class__(
+            cast("JetStream", FakeJetStream(stream)), "cid", SystemClock(), threading.Event()
+        ).find()

@@ -1,0 +1,243 @@
+"""The local store of a node: applying twice changes nothing, and what does not fit is an error."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import StoreError
+from ftstan.cluster.checkpoint import Checkpoint, CheckpointFile
+from ftstan.cluster.entry import (
+    Entry,
+    Kind,
+    LeaderRecord,
+    Op,
+    Operation,
+    Position,
+    encode_operations,
+)
+from ftstan.cluster.replica import BehindError, HoleError, Replica, behind
+from ftstan.config.limits import Limits
+from ftstan.config.options import StoreLimits
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.store import FileStore
+from ftstan.stores.interface import ClientInfo, SubState
+from ftstan.wire.block import MsgBlock, SubEvents
+from tests.filenode import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LOG = bytes(range(16))
+FOO = b"foo"
+
+
+def block(first: int, last: int) -> MsgBlock:
+    made = MsgBlock()
+    for sequence in range(first, last + 1):
+        made.append(sequence, FOO, b"", b"data %d" % sequence, sequence * 1000)
+    return made
+
+
+def events(*happened: tuple[str, int, int]) -> SubEvents:
+    made = SubEvents()
+    for what, sub_id, sequence in happened:
+        (made.sent if what == "sent" else made.acked)(sub_id, sequence)
+    return made
+
+
+class Life:
+    """One life of a node on a directory; ``kill`` leaves it as a killed process does."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        store = path / "store"
+        store.mkdir(exist_ok=True)
+        self.root = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
+        self.store = FileStore(
+            *(LocalDisk(), self.root, Owner(epoch), ManualClock()),
+            FileStoreOptions(sync=False),
+        )
+        limits = Limits(StoreLimits())
+        self.store.set_limits(limits)
+        self.file = CheckpointFile(str(path / "log"))
+        self.replica = Replica(
+            *(self.store, self.store.recover(), limits),
+            node_id="a",
+            file=self.file,
+            store_id="id",
+        )
+        found = self.file.read()
+        at = found.at if found is not None else Position(LOG)
+        self.replica.start_at(at, 0)
+        self.at = at
+
+    def leader(self) -> None:
+        at = self.at
+        record = LeaderRecord("a", bytes(16), at.epoch, at.sequence)
+        self._take(Entry(Kind.LEADER, LOG, at.sequence + 1, 0, 0, record.encode()))
+
+    def batch(self, *operations: Operation) -> None:
+        self.body(encode_operations(operations))
+
+    def body(self, body: bytes, *, more: bool = False) -> None:
+        self._take(Entry(Kind.BATCH, LOG, self.at.sequence + 1, 1, 0, body, more))
+
+    def _take(self, entry: Entry) -> None:
+        self.at = Position(LOG, entry.position, 0, 1, "a")
+        self.replica.take(entry, self.at)
+
+    def messages(self) -> list[int]:
+        local = self.replica.find(FOO)
+        if local is None:
+            return []
+        found: list[int] = []
+        sequence = 1
+        while (read := local.store.read(sequence, 1000, 1 << 20)) is not None:
+            found += [read.sequence(i) for i in range(read.position(sequence), len(read))]
+            sequence = found[-1] + 1
+        return found
+
+    def kill(self) -> None:
+        self.store.abandon()
+        os.close(self.root)
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[list[Life]]:
+    born: list[Life] = []
+    yield born
+    for life in born[-1:]:
+        life.kill()
+
+
+def live(lives: list[Life], path: Path) -> Life:
+    if lives:
+        lives[-1].kill()
+    lives.append(Life(path, len(lives) + 1))
+    return lives[-1]
+
+
+HISTORY = (
+    (Operation(Op.CLIENT_NEW, b"me", ClientInfo(b"me", b"inbox")),),
+    (Operation(Op.PUBLISH, FOO, block(1, 5)),),
+    (Operation(Op.SUB_NEW, FOO, SubState(1, b"me", inbox=b"i", ack_inbox=b"a")),),
+    (
+        Operation(Op.EVENTS, FOO, events(("sent", 1, 1), ("sent", 1, 2), ("acked", 1, 1))),
+        Operation(Op.PUBLISH, FOO, block(6, 7)),
+        Operation(Op.PUBLISH, FOO, block(8, 9)),
+    ),
+    (Operation(Op.PURGE, FOO, 3),),
+)
+
+
+def encoded() -> list[bytes]:
+    """Once: an operation is used up when it is applied."""
+    return [encode_operations(operations) for operations in HISTORY]
+
+
+BODIES = encoded()
+
+
+@pytest.mark.parametrize("checkpoint", range(len(BODIES) + 1))
+def test_what_is_applied_again_behind_a_checkpoint_changes_nothing(
+    lives: list[Life], tmp_path: Path, checkpoint: int
+) -> None:
+    life = live(lives, tmp_path)
+    for number, body in enumerate(BODIES):
+        if number == checkpoint:
+            life.replica.checkpoint()
+        life.body(body)
+    if checkpoint == len(BODIES):
+        life.replica.checkpoint()
+    life = live(lives, tmp_path)
+    for body in BODIES[life.at.sequence :]:
+        life.body(body)
+    assert life.messages() == [4, 5, 6, 7, 8, 9]
+    (sub,) = life.replica.channels[FOO].stored_subs()
+    assert (sub.state.sub_id, sub.state.last_sent, sub.pending) == (1, 2, {2})
+    assert list(life.replica.clients) == [b"me"]
+
+
+def test_a_channel_that_was_deleted_and_made_again_has_its_new_messages_alone(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    bodies = [
+        encode_operations([Operation(Op.PUBLISH, FOO, block(1, 50))]),
+        encode_operations([Operation(Op.CHANNEL_DELETE, FOO)]),
+        encode_operations([Operation(Op.PUBLISH, FOO, block(1, 3))]),
+    ]
+    for body in bodies:
+        life.body(body)
+    life = live(lives, tmp_path)
+    assert life.at.sequence == 1
+    for body in bodies[life.at.sequence :]:
+        life.body(body)
+    assert life.messages() == [1, 2, 3]
+
+
+def test_a_hole_is_an_error_and_the_store_can_be_filled_anew(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 3)))
+    with pytest.raises(HoleError, match="message 5 follows message 3"):
+        life.batch(Operation(Op.PUBLISH, FOO, block(5, 6)))
+    life.replica.clear()
+    life.replica.start_at(Position(LOG), 0)
+    life.replica.apply([Operation(Op.PUBLISH, FOO, block(1, 6))], Position(LOG, 1))
+    assert life.messages() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_batch_whose_leader_was_replaced_half_way_counts_for_nothing(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    body = encode_operations([Operation(Op.PUBLISH, FOO, block(1, 3))])
+    life.body(body[:20], more=True)
+    life.replica.checkpoint()
+    assert life.file.read() is None
+    life.leader()
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 1)))
+    assert life.messages() == [1]
+
+
+def test_a_batch_in_pieces_is_applied_with_its_last_one(lives: list[Life], tmp_path: Path) -> None:
+    life = live(lives, tmp_path)
+    body = encode_operations([Operation(Op.PUBLISH, FOO, block(1, 3))])
+    life.body(body[:20], more=True)
+    assert life.messages() == []
+    life.body(body[20:])
+    assert life.messages() == [1, 2, 3]
+
+
+def test_a_store_that_refuses_must_not_be_served(
+    lives: list[Life], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = live(lives, tmp_path)
+    monkeypatch.setattr(life.store, "commit", lambda: {FOO: StoreError("no space")})
+    with pytest.raises(BehindError, match='channel "foo": no space'):
+        life.batch(Operation(Op.PUBLISH, FOO, block(1, 3)))
+    assert life.replica.at.sequence == 0
+
+
+def test_what_lies_behind_a_sequence_is_cut_out_of_a_block() -> None:
+    cut = behind(block(3, 9), 6)
+    assert (cut.first, cut.last, len(cut)) == (7, 9, 3)
+
+
+def test_a_checkpoint_comes_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    file = CheckpointFile(str(tmp_path / "log"))
+    assert file.read() is None
+    checkpoint = Checkpoint("store", Position(LOG, 5, 6, 1, "a"), 9)
+    file.write(checkpoint)
+    assert file.read() == checkpoint
+    path = tmp_path / "log" / "checkpoint.json"
+    path.write_text(path.read_text().replace('"sequence": 5', '"sequence": 6'))
+    with pytest.raises(StoreError, match="is damaged"):
+        file.read()
