@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import ssl
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from ftstan.front.listener import LOOPBACK
 from ftstan.nats.direct_road import behind, why_not
 from ftstan.nats.generated import NatsServerOptions
 from ftstan.nats.listener_tls import make
+from tests.tls_forged import HANDSHAKE, KEY_UPDATE, Forger
 from tests.tls_pipe import TlsPipe, greeted, unverified
 from tests.unit.front.sessions import LOGIN, PATIENCE_S, Peer, place
 
@@ -371,3 +374,99 @@ def test_the_ciphers_and_curves_that_are_named_are_the_only_ones(
     other.set_ecdh_curve("secp521r1")
     with pytest.raises(ssl.SSLError):
         connect(here, other)
+
+
+def busy_s() -> float:
+    """Seconds that the threads of this process have computed."""
+    return time.process_time()
+
+
+@pytest.mark.processes
+def test_a_flood_of_key_updates_holds_up_nobody(here: Place, tmp_path: Path) -> None:
+    """None of them is a byte of what a client says, so a reader that waits for one never returns:
+    the listener's one thread must look at everybody else between two of them.
+    """
+    bystander = connect(here)
+    sock, _ = greeted(LOOPBACK, here.front.port)
+    forger = Forger(sock, tmp_path / "keys")
+    flood = b"".join(forger.update() for _ in range(20_000))
+    last = forger.record(LOGIN + b"PING\r\n")
+    # As much as one call of the kernel brings is there before the listener looks.
+    before = here.front.status().encrypted
+    assert before == 2
+    flooding = threading.Thread(target=sock.sendall, args=(flood + last,))
+    flooding.start()
+    answers = 0
+    while flooding.is_alive():
+        bystander.sendall(b"PING\r\n")
+        hear(bystander, b"PONG\r\n")
+        answers += 1
+    flooding.join()
+    # All of them are taken, and what is behind them is heard.
+    forger.pipe.settimeout(PATIENCE_S)
+    got = b""
+    while b"PONG\r\n" not in got:
+        got += forger.pipe.recv(4096)
+    assert answers > 50
+    sock.close()
+
+
+@pytest.mark.processes
+def test_half_a_key_update_does_not_keep_the_listener_busy(here: Place, tmp_path: Path) -> None:
+    """Nothing can be written until its other half has come: that is no reason to try again as long
+    as the socket could be written to.
+    """
+    core = here.core()
+    sock, _ = greeted(LOOPBACK, here.front.port)
+    forger = Forger(sock, tmp_path / "keys")
+    sock.sendall(forger.record(LOGIN + b"SUB box 1\r\nPING\r\n"))
+    got = b""
+    while b"PONG\r\n" not in got:
+        got += forger.pipe.recv(4096)
+    sock.sendall(forger.record(KEY_UPDATE[:4], HANDSHAKE))
+    time.sleep(0.1)
+    core.send(b"PUB box 5\r\nhello\r\n")
+    core.settle()
+    begin = busy_s()
+    time.sleep(1)
+    assert busy_s() - begin < 0.5
+    rest = forger.record(KEY_UPDATE[4:], HANDSHAKE)
+    sock.sendall(rest)
+    got = b""
+    while b"hello\r\n" not in got:
+        got += forger.pipe.recv(4096)
+    sock.close()
+
+
+@pytest.mark.processes
+def test_more_silent_clients_than_may_shake_keep_nobody_out(
+    here: Place, certificates: Certificates
+) -> None:
+    here.front.use_tls(make(options_of(certificates, 60)))
+    silent = [socket.create_connection((LOOPBACK, here.front.port)) for _ in range(1100)]
+    try:
+        # Those who have waited longest make room: their own time is a minute.
+        begin = time.monotonic()
+        connect(here).close()
+        assert time.monotonic() - begin < PATIENCE_S
+        assert here.front.status().not_shaken >= 1100 - 1024
+    finally:
+        for sock in silent:
+            sock.close()
+
+
+@pytest.mark.processes
+def test_who_is_gone_before_the_greeting_does_not_keep_the_listener_busy(here: Place) -> None:
+    os.kill(here.server.pid, signal.SIGSTOP)
+    try:
+        sock = socket.create_connection((LOOPBACK, here.front.port))
+        soon(lambda: here.front.status().connections == 1)
+        sock.sendall(b"\x16")
+        time.sleep(0.1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        sock.close()
+        begin = busy_s()
+        time.sleep(1)
+        assert busy_s() - begin < 0.5
+    finally:
+        os.kill(here.server.pid, signal.SIGCONT)
