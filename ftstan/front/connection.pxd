@@ -46,6 +46,8 @@ cdef struct Connection:
     int has_more
     #: A step of TLS waits until it can write.
     int wants_write
+    int wants_read
+    int64_t since
     bint is_again
     Connection* next_again
     Hold hold

@@ -64,6 +64,7 @@ cdef class Connections:
     cdef Connection* _new(self, int fd, int up) noexcept nogil
     cdef void _use_server(self, Connection* c, int up) noexcept nogil
     cdef void _accept(self) noexcept nogil
+    cdef void _make_room(self) noexcept nogil
     cdef void _accept_later(self) noexcept nogil
     cdef void _accept_again(self) noexcept nogil
     cdef void _connect(self, Connection* c) noexcept nogil

@@ -79,6 +79,8 @@ cdef enum:
     SWEEP = 1000
     #: Connections at once whose handshake is not over; who comes then waits to be accepted.
     MOST_SHAKING = 1024
+    #: Milliseconds that a handshake has for certain; behind them it makes room when there are as many.
+    SLOW_SHAKING = 1000
     #: Steps of handshakes between two looks at everybody else: one may cost a millisecond.
     MOST_STEPS = 4
     #: With which a handshake begins, and that of a client so old that it is told so.
@@ -257,6 +259,8 @@ cdef class Connections:
             return
         for i in range(64):
             if self._shaking >= MOST_SHAKING:
+                self._make_room()
+            if self._shaking >= MOST_SHAKING:
                 self._accept_later()
                 return
             fd = front_accept(self._listening)
@@ -277,10 +281,23 @@ cdef class Connections:
             self.connections += 1
             if self._tls.context != NULL:
                 c.tls = GREETING
+                c.since = front_ms()
                 self._shaking += 1
                 self._touch(c)
             put(&c.said_up, line, front_proxy_line(fd, line, sizeof(line)))
             self._connect(c)
+
+    cdef void _make_room(self) noexcept nogil:
+        """End handshakes that others have to wait for. At most once in ``RETRY``."""
+        cdef Connection* c = self._all
+        cdef Connection* following
+        cdef int64_t before = front_ms() - SLOW_SHAKING
+        while c != NULL:
+            following = c.after
+            if (c.tls == GREETING or c.tls == SHAKING) and c.since < before:
+                self._tell_of_tls(c, b"too slow while many others wait")
+                self._end(c)
+            c = following
 
     cdef void _accept_later(self) noexcept nogil:
         """Descriptors or memory are short, or there is no NATS server."""
@@ -558,7 +575,9 @@ cdef class Connections:
             take(&c.said, sent)
             c.plain -= sent
         while c.tls == OPEN and waiting(&c.said) > 0:
-            sent = front_tls_write(&self._tls, c.ssl, first(&c.said), waiting(&c.said))
+            sent = front_tls_write(
+                &self._tls, c.ssl, first(&c.said), waiting(&c.said), &c.wants_read
+            )
             if sent < 0:
                 return errno == EAGAIN
             take(&c.said, sent)
@@ -582,13 +601,18 @@ cdef class Connections:
         if c.tls == SHAKING:
             self._shake(c)
             return
-        if c.is_up_gone or c.is_cut or c.tls == GREETING:
+        if c.tls == GREETING:
+            # Only its end is told of; what it said before would hide that.
+            self._end(c)
+            return
+        if c.is_up_gone or c.is_cut:
             # Nobody wants to know: only whether it is there.
             c.has_more = False
-            got = recv(c.fd, self._scratch, READ, MSG_PEEK if c.tls == GREETING else 0)
+            got = recv(c.fd, self._scratch, READ, 0)
             if got == 0 or (got < 0 and errno != EAGAIN and errno != EINTR):
                 self._end(c)
             return
+        c.wants_read = False
         if waiting(&c.heard) == 0:
             got = self._receive(c, self._scratch)
             if got > 0:
@@ -716,7 +740,7 @@ cdef class Connections:
             else:
                 if c.hold == FREE and waiting(&c.said_up) < PASS_MOST:
                     events |= EPOLLIN
-                if waiting(&c.said) > 0 or c.wants_write:
+                if (waiting(&c.said) > 0 and not c.wants_read) or c.wants_write:
                     events |= EPOLLOUT
                 if c.has_more and events & EPOLLIN and not c.is_again:
                     c.is_again = True

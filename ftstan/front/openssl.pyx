@@ -22,6 +22,7 @@ cdef extern from "<dlfcn.h>":
 
 cdef enum:
     CTRL_MODE = 33
+    CTRL_CLEAR_MODE = 78
     CTRL_SESS_CACHE_MODE = 44
     CTRL_READ_AHEAD = 41
     CTRL_GROUPS = 92
@@ -30,6 +31,8 @@ cdef enum:
     FILETYPE_PEM = 1
     #: SSL_write may send a part, go on from another place, and idle connections keep no buffers.
     MODES = 1 | 2 | 16
+    #: SSL_read must not go on by itself behind records without data: a flood of them would keep it.
+    AUTO_RETRY = 4
     #: Bytes that one call of the kernel may bring: several records.
     READ_AHEAD = 65536
 
@@ -149,6 +152,7 @@ cdef str filled(front_tls* tls, bytes cert, bytes key, bytes ciphers, bytes grou
         return "no context"
     (<SetOptions>found("SSL_CTX_set_options"))(context, OPTIONS)
     control(context, CTRL_MODE, MODES, NULL)
+    control(context, CTRL_CLEAR_MODE, AUTO_RETRY, NULL)
     control(context, CTRL_SESS_CACHE_MODE, 0, NULL)
     control(context, CTRL_READ_AHEAD, 1, NULL)
     (<SetSize>found("SSL_CTX_set_default_read_buffer_len"))(context, READ_AHEAD)

@@ -106,15 +106,17 @@ cdef extern from *:
         return (ssize_t)got;
     }
 
-    /* As send. After EAGAIN the next call must begin with the same bytes, and no fewer. */
+    /* As send. After EAGAIN the next call must begin with the same bytes, and no fewer.
+       ``wants_read``: not before something was read. */
     static inline ssize_t front_tls_write(const front_tls *tls, void *ssl, const char *data,
-                                          size_t size)
+                                          size_t size, int *wants_read)
     {
         int n = tls->do_write(ssl, data, size > 1 << 30 ? 1 << 30 : (int)size), why;
         if (n > 0)
             return n;
         why = tls->get_error(ssl, n);
         tls->clear_errors();
+        *wants_read = why == FRONT_SSL_WANT_READ;
         errno = why == FRONT_SSL_WANT_READ || why == FRONT_SSL_WANT_WRITE ? EAGAIN : EPIPE;
         return -1;
     }
@@ -162,7 +164,9 @@ cdef extern from *:
     ssize_t front_tls_read(
         const front_tls* tls, void* ssl, char* data, size_t size, int* more, int* wants_write
     ) nogil
-    ssize_t front_tls_write(const front_tls* tls, void* ssl, const char* data, size_t size) nogil
+    ssize_t front_tls_write(
+        const front_tls* tls, void* ssl, const char* data, size_t size, int* wants_read
+    ) nogil
     void front_tls_close(const front_tls* tls, void* ssl) nogil
     void front_tls_block_sigpipe() nogil
 

@@ -91,7 +91,9 @@ def link_options(link: LinkOptions, nats: NatsOptions) -> LinkOptions:
         return link
     from ftstan.nats import listener_tls  # noqa: PLC0415  # as above
 
-    listener_tls.check_trusted(nats.tls, link, parse_url(client_url(nats.host, nats.port)))
+    # The port is not known yet where any will do, and plays no part.
+    url = client_url(nats.host, max(nats.port, 1))
+    listener_tls.check_trusted(nats.tls, link, parse_url(url))
     return replace(
         link,
         secure=False,

@@ -137,7 +137,7 @@ class TestRefusals:
             f"[FTL] STREAM: Failed to start: datastore {stage.store} is in use by "
         )
         assert str(first.pid) in line
-        assert first.serverz()["server_id"] in line
+        assert f"server {socket.gethostname()}:{first.port} on host" in line
         connected(first.port).publish(CHANNEL, b"the first one serves")
 
     def test_a_second_server_starts_once_the_first_has_let_go(self, stage: Stage) -> None:

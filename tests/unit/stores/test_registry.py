@@ -39,7 +39,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_our_kinds_are_there_whatever_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: EntryPoints())
-    assert registry.names() == registry.names("MEMORY") == ["FILE", "MEMORY"]
+    assert registry.names() == registry.names("MEMORY") == ["FILE", "MEMORY", "SQL"]
     assert registry.load("memory") is MemoryAccess
     assert registry.load("FILE") is FileAccess
 
@@ -60,7 +60,7 @@ def test_an_unknown_kind_is_refused_in_the_originals_words() -> None:
         registry.load("BOGUS")
     assert (
         refused.value.hint
-        == "use -store broken or -store empty or -store etcd or -store file or -store memory"
+        == "use -store broken or -store empty or -store etcd or -store file or -store memory or -store sql"
     )
     with pytest.raises(ConfigError, match="unsupported store type: BOGUS"):
         check_start(ServerOptions(store="BOGUS"), registry.names())

@@ -336,11 +336,10 @@ def test_a_password_is_in_no_error(sql_source: Source) -> None:
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize("sql_text", ["mysql"], indirect=True)
 def test_a_message_that_does_not_fit_is_the_error_of_its_channel(
     place: SqlPlace, session: Session
 ) -> None:
-    if session.driver != "mysql":
-        pytest.skip("a BYTEA takes whatever a client may send")
     session.execute("ALTER TABLE Messages MODIFY data BLOB")
     try:
         store, foo = opened(place)
@@ -359,9 +358,8 @@ def test_a_message_that_does_not_fit_is_the_error_of_its_channel(
         session.execute("ALTER TABLE Messages MODIFY data LONGBLOB")
 
 
+@pytest.mark.parametrize("sql_text", ["mysql"], indirect=True)
 def test_tables_without_transactions_are_refused(sql_source: Source, session: Session) -> None:
-    if session.driver != "mysql":
-        pytest.skip("PostgreSQL has no such tables")
     empty(sql_source)
     session.execute("ALTER TABLE SubsPending ENGINE=MyISAM")
     try:
@@ -374,9 +372,8 @@ def test_tables_without_transactions_are_refused(sql_source: Source, session: Se
         session.execute("ALTER TABLE SubsPending ENGINE=InnoDB")
 
 
+@pytest.mark.parametrize("sql_text", ["postgres"], indirect=True)
 def test_a_database_without_an_encoding_is_refused(sql_source: Source, session: Session) -> None:
-    if session.driver != "postgres":
-        pytest.skip("only PostgreSQL has databases without an encoding")
     session.execute("DROP DATABASE IF EXISTS ftstan_ascii")
     session.execute(
         "CREATE DATABASE ftstan_ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' "
