@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import socket
 import ssl
 import struct
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.tls_pipe import TlsPipe, unverified
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
 HANDSHAKE = 22

@@ -79,7 +79,7 @@ cdef enum:
     SWEEP = 1000
     #: Connections at once whose handshake is not over; who comes then waits to be accepted.
     MOST_SHAKING = 1024
-    #: Milliseconds that a handshake has for certain; behind them it makes room when there are as many.
+    #: Milliseconds that a handshake has for certain; behind them it makes room for others.
     SLOW_SHAKING = 1000
     #: Steps of handshakes between two looks at everybody else: one may cost a millisecond.
     MOST_STEPS = 4

@@ -32,6 +32,7 @@ cdef extern from *:
         int (*do_write)(void *ssl, const void *data, int size);
         int (*do_shutdown)(void *ssl);
         int (*has_pending)(const void *ssl);
+        void (*begin_read)(void);
         int (*get_error)(const void *ssl, int result);
         unsigned long (*take_error)(void);
         void (*clear_errors)(void);
@@ -81,6 +82,7 @@ cdef extern from *:
         int n, why;
         *more = *wants_write = 0;
         while (got < size) {
+            tls->begin_read();
             n = tls->do_read(ssl, data + got, (int)(size - got));
             if (n > 0) {
                 got += (size_t)n;
@@ -153,6 +155,7 @@ cdef extern from *:
         int (*do_write)(void*, const void*, int) noexcept nogil
         int (*do_shutdown)(void*) noexcept nogil
         int (*has_pending)(const void*) noexcept nogil
+        void (*begin_read)() noexcept nogil
         int (*get_error)(const void*, int) noexcept nogil
         unsigned long (*take_error)() noexcept nogil
         void (*clear_errors)() noexcept nogil

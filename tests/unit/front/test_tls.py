@@ -383,34 +383,43 @@ def busy_s() -> float:
 
 @pytest.mark.processes
 def test_a_flood_of_key_updates_holds_up_nobody(here: Place, tmp_path: Path) -> None:
-    """None of them is a byte of what a client says, so a reader that waits for one never returns:
-    the listener's one thread must look at everybody else between two of them.
+    """None of them is a byte of what a client says, so a reader that waits for one never returns,
+    and the listener's one thread looks at nobody else.
     """
     bystander = connect(here)
     sock, _ = greeted(LOOPBACK, here.front.port)
     forger = Forger(sock, tmp_path / "keys")
+
+    def pour(data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            sock.sendall(data)
+
     flood = b"".join(forger.update() for _ in range(20_000))
     last = forger.record(LOGIN + b"PING\r\n")
     # As much as one call of the kernel brings is there before the listener looks.
     before = here.front.status().encrypted
     assert before == 2
-    flooding = threading.Thread(target=sock.sendall, args=(flood + last,))
+    flooding = threading.Thread(target=pour, args=(flood + last,))
     begin = time.monotonic()
     flooding.start()
     waits = []
-    got = b""
-    # All of them are taken, and what is behind them is heard.
+    is_open = True
+    # Who sends nothing else is sent away.
     forger.pipe.settimeout(0.001)
-    while b"PONG\r\n" not in got:
+    while is_open:
         asked = time.monotonic()
         assert asked - begin < PATIENCE_S
         bystander.sendall(b"PING\r\n")
         hear(bystander, b"PONG\r\n")
         waits.append(time.monotonic() - asked)
-        with contextlib.suppress(TimeoutError):
-            got += forger.pipe.recv(4096)
+        try:
+            is_open = bool(forger.pipe.recv(4096))
+        except TimeoutError:
+            continue
+        except OSError:
+            is_open = False
     flooding.join()
-    assert max(waits) < (time.monotonic() - begin) / 3
+    assert max(waits) < 0.1
     sock.close()
 
 

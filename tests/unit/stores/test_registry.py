@@ -60,7 +60,8 @@ def test_an_unknown_kind_is_refused_in_the_originals_words() -> None:
         registry.load("BOGUS")
     assert (
         refused.value.hint
-        == "use -store broken or -store empty or -store etcd or -store file or -store memory or -store sql"
+        == "use -store broken or -store empty or -store etcd or -store file or -store memory or "
+        "-store sql"
     )
     with pytest.raises(ConfigError, match="unsupported store type: BOGUS"):
         check_start(ServerOptions(store="BOGUS"), registry.names())
