@@ -22,7 +22,16 @@ from ftstan.wire import messages
 from ftstan.wire.subjects import Subjects
 from tests.doc_tests import wrong_with
 from tests.ft.client import StanClient
-from tests.processes import CLUSTER, HOST, READY, ROOT, STANDING_BY, until, wait_for_mesh
+from tests.processes import (
+    CLUSTER,
+    HOST,
+    READY,
+    ROOT,
+    STANDING_BY,
+    free_ports,
+    until,
+    wait_for_mesh,
+)
 from tests.reference.documents import V10 as README
 from tests.reference.documents import missing_lines
 
@@ -61,7 +70,10 @@ def test_a_database_that_is_not_there_is_one_line(moved: Moved, driver: str) -> 
         "mysql": "nss:password@tcp(127.0.0.1:1)/nss_db",
         "postgres": "postgres://nss:password@127.0.0.1:1/nss_db",
     }[driver]
-    ended = moved.run(f"nats-streaming-server -store sql -sql_driver {driver} -sql_source {source}")
+    ended = moved.run(
+        f"nats-streaming-server -store sql -sql_driver {driver} -sql_source {source}",
+        add=["-a", HOST, "-p", str(free_ports(1)[0])],
+    )
     assert ended.status == 1
     assert "Failed to start: " in ended.text
     assert "password" not in ended.text
