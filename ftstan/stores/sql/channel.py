@@ -266,7 +266,7 @@ class SqlChannel:
         excess = self.count - self.limits.max_msgs if self.limits.max_msgs else 0
         most = min(max(2 * excess, _LEAST_HEADS), _MOST_HEADS)
         found = self._parts.fence.read(lambda s: s.query(_HEADS, (self.number, self.first, most)))
-        self._heads.extend((int(sequence), int(size)) for sequence, size in found)
+        self._heads.extend((int(sequence), int(size or 0)) for sequence, size in found)
         return bool(found)
 
     def expire(self, now_ns: int) -> None:

@@ -173,6 +173,9 @@ class SqlLock:
             except StoreError as error:
                 self._forget_name()
                 raise LockFaultError(error.text, hint=error.hint) from error
+            except BaseException:
+                self._forget_name()
+                raise
             self.held = True
 
     # ----
@@ -275,8 +278,16 @@ class SqlLock:
         if not free or (steal and self._seen is not None and name != self._seen[0]):
             raise LockBusyError("the lock of the database is held")
 
+    def _end_former(self, session: Session) -> None:
+        """End the session with which a former owner of ours may have the row locked."""
+        row = tables.read_epoch(session)
+        names = [name for name, _ in self._rows(session)]
+        if row is not None and row.token and row.lock_id != self.lock_id and row.lock_id in names:
+            session.end_holder(row.token)
+
     def _write(self, session: Session, *, steal: bool) -> None:
         """Make the row ours. Raises ``LockBusyError`` if somebody was faster."""
+        self._end_former(session)
         session.begin()
         try:
             if session.driver == "postgres":

@@ -84,6 +84,7 @@ class MysqlSession(Session):
 
     driver = "mysql"
     row = "`row`"
+    exactly = "CAST(%s AS CHAR CHARACTER SET utf8mb4) COLLATE utf8mb4_bin"
 
     def __init__(self, source: Source) -> None:
         """Connect. Raises ``LostError``."""
