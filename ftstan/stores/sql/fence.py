@@ -291,7 +291,9 @@ class Fence:
             raise self._unlocked()
 
     def _check_row(self, session: Session) -> None:
-        row = tables.read_epoch(session)
+        self._judge(tables.read_epoch(session))
+
+    def _judge(self, row: EpochRow | None) -> None:
         if row is None:
             raise self._fenced("sql: the row of ftstan_epoch is gone: the database is not ours")
         if row.epoch > self.epoch:
@@ -320,7 +322,8 @@ class Fence:
                     self._session = self._connect()
                     self._take_name(self._session)
                 row = tables.read_epoch(self._session)
-            except LostError as lost:
+            except StoreError as lost:
+                # Any refusal leaves it open: nobody may be told that it has failed.
                 self.drop()
                 self._wait(
                     deadline,
@@ -337,7 +340,7 @@ class Fence:
                 number,
             ):
                 return True
-            self._check_row(self._session)
+            self._judge(row)
             return False
 
     def _take_name(self, session: Session) -> None:

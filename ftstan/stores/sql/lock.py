@@ -156,16 +156,7 @@ class SqlLock:
                 return
             try:
                 session = self._any_session()
-                end = self._mono() + _RELEASE_S
-                while not session.try_name(OWNER):
-                    session.end_holder(OWNER)
-                    if self._mono() >= end:
-                        raise LockFaultError(
-                            "sql: the session of the former owner cannot be ended",
-                            hint="end it, or stop that server",
-                        )
-                    time.sleep(0.02)
-                self._has_name = True
+                self._seize_name(session)
                 self._write(session, steal=True)
             except LostError as error:
                 self._drop()
@@ -179,6 +170,18 @@ class SqlLock:
             self.held = True
 
     # ----
+
+    def _seize_name(self, session: Session) -> None:
+        end = self._mono() + _RELEASE_S
+        while not session.try_name(OWNER):
+            session.end_holder(OWNER)
+            if self._mono() >= end:
+                raise LockFaultError(
+                    "sql: the session of the former owner cannot be ended",
+                    hint="end it, or stop that server",
+                )
+            time.sleep(0.02)
+        self._has_name = True
 
     def _any_session(self) -> Session:
         if self._session is None or self._session.is_lost:

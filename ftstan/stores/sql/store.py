@@ -17,7 +17,7 @@ from ftstan.stores.expiry import Expiry
 from ftstan.stores.interface import ClientInfo, Recovered, StoredAt
 from ftstan.stores.sql import protos
 from ftstan.stores.sql.cache import Cache
-from ftstan.stores.sql.channel import STEP_ROWS, Parts, SqlChannel
+from ftstan.stores.sql.channel import STEP_ROWS, Parts, SqlChannel, limits_as_stored
 from ftstan.stores.sql.session import LostError, name_text
 from ftstan.stores.sql.subs import SubBook
 
@@ -120,6 +120,8 @@ class SqlStore:
         totals = {row[0]: row[1:] for row in session.query(_TOTALS)}
         # Rows that belong to no channel must not come to belong to a new one.
         self._highest = max(totals, default=0)
+        # A connection may have been lost on the way here.
+        self._dying.clear()
         times = {number: int(at or 0) for number, at in session.query(_LAST_TIMES)}
         subs = self._subs.recover(session)
         remembered = self._read_remembered(session)
@@ -137,10 +139,8 @@ class SqlStore:
                 number, name, text, self._limits.of(name), self._parts, is_stored=True
             )
             limits = channel.limits
-            channel.limits_stored = tuple(int(one or 0) for one in stored) == (
-                limits.max_msgs,
-                limits.max_bytes,
-                limits.max_age,
+            channel.limits_stored = tuple(int(one or 0) for one in stored) == limits_as_stored(
+                limits
             )
             if number in totals:
                 count, first, last, size = map(int, totals[number])

@@ -49,8 +49,8 @@ _FENCE = (
     " AND EXISTS (SELECT 1 FROM StoreLock WHERE id = %s {lock})"
 )
 #: Exactly one row, or the database is not ours: (done, epoch, done - 1, lock id), by driver.
-#: An original takes the row of ``StoreLock`` and knows of no epoch, so that row is locked behind the
-#: commit: it waits, and reads what was committed. PostgreSQL has a lock that lets our own tick pass.
+#: An original takes the row of ``StoreLock`` and knows of no epoch, so that row is locked until the
+#: commit: it waits, and reads what was committed. PostgreSQL has a lock that lets our tick pass.
 FENCE = {"postgres": _FENCE.format(lock="FOR KEY SHARE"), "mysql": _FENCE.format(lock="")}
 #: The same, as the last statement before the commit, where the lock would keep out our tick:
 #: (lock id).

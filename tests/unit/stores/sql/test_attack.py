@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base.errors import FencedError
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.stores.contract.place import events, messages, opened, put, recovered, state, subs
 from ftstan.stores.interface import ChannelLimits, ClientInfo
+from ftstan.stores.sql import tables
 from ftstan.stores.sql.connecting import connect
+from ftstan.stores.sql.mysql import MysqlSession
 from ftstan.stores.sql.session import TransientError
 from tests.contract.sqlplaces import SqlPlace, empty
-from tests.unit.stores.sql.hooked import Steps
+from tests.sqlservers import execute
+from tests.unit.stores.sql.hooked import Hooked, Steps
 from tests.unit.stores.sql.test_sql_fence import Owner
 
 if TYPE_CHECKING:
@@ -140,6 +146,57 @@ def test_an_activation_proves_nothing_behind_a_long_recovery(source: Source) -> 
         former.store.confirm()
     successor.close()
     former.close()
+
+
+def test_a_landed_commit_is_found_out_though_the_database_is_slow_to_say(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Steps()
+    owner = Owner(source, steps=steps)
+    whole = tables.read_epoch
+    refusals = [TransientError("sql: canceling statement"), StoreError("sql: no resources")]
+
+    def refuse(session: Session) -> tables.EpochRow | None:
+        if refusals:
+            raise refusals.pop()
+        return whole(session)
+
+    def lose(session: Hooked) -> None:
+        monkeypatch.setattr(tables, "read_epoch", refuse)
+        session.lose()
+
+    steps.at("after commit", lose)
+    assert owner.put(b"a") == {}
+    owner.store.confirm()
+    assert owner.put(b"b") == {}
+    assert [s for s, _ in messages(owner.channel)] == [1, 2]
+    owner.close()
+
+
+def test_a_silent_network_ends_a_session(sql_source: Source) -> None:
+    if sql_source.driver != "mysql":
+        pytest.skip("libpq is told when it connects")
+    ((port,),) = execute(sql_source, "SELECT @@port")
+    made = MysqlSession(replace(sql_source, socket="", host="127.0.0.1", port=int(port)))
+    with socket.socket(fileno=os.dup(made._connection.fileno())) as one:
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+    made.close()
+
+
+# ---- limits
+
+
+def test_a_limit_beyond_its_column_refuses_no_message(place: SqlPlace) -> None:
+    limits = ChannelLimits(max_msgs=1 << 40, max_bytes=1 << 60)
+    for i in range(2):
+        store, channel = opened(place, limits)
+        put(store, channel, b"%d" % i)
+        store.abandon()
+    store, channel = opened(place, limits)
+    assert messages(channel) == [(1, b"0"), (2, b"1")]
+    store.abandon()
 
 
 # ---- clients
