@@ -268,3 +268,24 @@ def test_messages_without_a_size_end_no_start(place: SqlPlace, session: Session)
     store, channel = opened(place, ChannelLimits(max_msgs=2, max_bytes=0))
     assert channel.count == 2
     store.abandon()
+
+
+def test_a_client_takes_no_row_of_another_in_a_table_that_takes_their_names_for_one(
+    place: SqlPlace, session: Session
+) -> None:
+    if session.driver != "mysql":
+        pytest.skip("PostgreSQL compares byte by byte")
+    session.execute("ALTER TABLE Clients MODIFY id VARCHAR(1024) COLLATE utf8mb4_general_ci")
+    store, _ = recovered(place)
+    store.add_client(ClientInfo(b"me", b"in"))
+    assert store.commit() == {}
+    store.add_client(ClientInfo(b"ME", b"in"))
+    assert list(store.commit()) == [b""]
+    store.delete_client(b"ME")
+    assert store.commit() == {}
+    store.abandon()
+    store, found = recovered(place)
+    assert [c.client_id for c in found.clients] == [b"me"]
+    store.abandon()
+    session.execute("DELETE FROM Clients")
+    session.execute("ALTER TABLE Clients MODIFY id VARCHAR(1024) COLLATE utf8mb4_bin")
