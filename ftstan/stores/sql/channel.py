@@ -33,6 +33,9 @@ STEP_ROWS = 20_000
 _LEAST_HEADS = 256
 _MOST_HEADS = 4096
 
+#: ``Channels.maxmsgs`` is an INTEGER.
+_MOST_MSGS = (1 << 31) - 1
+
 _ROW = "INSERT INTO Channels (id, name, maxmsgs, maxbytes, maxage) VALUES (%s, %s, %s, %s, %s)"
 _LIMITS = "UPDATE Channels SET maxmsgs = %s, maxbytes = %s, maxage = %s WHERE id = %s"
 _MAX_SEQ = "UPDATE Channels SET maxseq = %s WHERE id = %s"
@@ -52,6 +55,11 @@ _READ = (
     "SELECT seq, COALESCE(timestamp, 0), COALESCE(data, '') FROM Messages"
     " WHERE id = %s AND seq >= %s AND seq <= %s ORDER BY seq"
 )
+
+
+def limits_as_stored(limits: ChannelLimits) -> tuple[int, int, int]:
+    """Messages, bytes and nanoseconds, as far as their columns hold them."""
+    return min(limits.max_msgs, _MOST_MSGS), limits.max_bytes, limits.max_age
 
 
 class SqlChannel:
@@ -147,8 +155,7 @@ class SqlChannel:
 
     def write(self, session: Session) -> None:
         """Everything that is staged but the messages, inside a transaction."""
-        limits = self.limits
-        numbers = (limits.max_msgs, limits.max_bytes, limits.max_age)
+        numbers = limits_as_stored(self.limits)
         if not self.is_stored:
             session.execute(_ROW, (self.number, self.text, *numbers))
         elif not self.limits_stored:
@@ -266,7 +273,7 @@ class SqlChannel:
         excess = self.count - self.limits.max_msgs if self.limits.max_msgs else 0
         most = min(max(2 * excess, _LEAST_HEADS), _MOST_HEADS)
         found = self._parts.fence.read(lambda s: s.query(_HEADS, (self.number, self.first, most)))
-        self._heads.extend((int(sequence), int(size)) for sequence, size in found)
+        self._heads.extend((int(sequence), int(size or 0)) for sequence, size in found)
         return bool(found)
 
     def expire(self, now_ns: int) -> None:

@@ -67,7 +67,8 @@ class Fence:
         """That of the present activation, 0 if there is none."""
         self._done = 0
         self._is_proven = False
-        """Whether a commit has proven since the last ``confirm`` that the database is ours."""
+        """Whether the batch that ``confirm`` is asked about has proven that the database is ours.
+        """
         self._lost: FencedError | None = None
         self.answered: Callable[[], None] = lambda: None
         """Called when the database has answered."""
@@ -144,7 +145,6 @@ class Fence:
         self._token = token
         self._lock_id = lock_id
         self._done = found.done
-        self._is_proven = True
         self.answered()
         return made
 
@@ -171,11 +171,16 @@ class Fence:
         if self._is_proven:
             self._is_proven = False
             return
-        self._reached(self._check_row)
+        self._reached(self._check)
 
-    def transaction(self, work: Callable[[Session], T]) -> T:
+    def begin_batch(self) -> None:
+        """What was committed before proves nothing for what comes: there may have been a pause."""
+        self._is_proven = False
+
+    def transaction(self, work: Callable[[Session], T], *, proves: bool = False) -> T:
         """Do ``work`` in one transaction that the fence begins, and commit it.
 
+        ``proves``: the next ``confirm`` is about this batch, and need not ask the database again.
         ``work`` may be called again, and must change nothing but rows. Raises ``FencedError``;
         ``StoreError`` if the statements are refused: then nothing is done; ``LostError`` if the
         database cannot be reached: then the end may be unknown, and the owner must not go on.
@@ -191,6 +196,7 @@ class Fence:
                 try:
                     self._pass(session, number)
                     result = work(session)
+                    self._hold(session)
                 except BaseException:
                     session.rollback()
                     raise
@@ -214,7 +220,7 @@ class Fence:
                         raise StoreError(error.text, hint=error.hint) from error
                     continue
             self._done = number
-            self._is_proven = True
+            self._is_proven |= proves
             self.answered()
             return result
 
@@ -260,15 +266,34 @@ class Fence:
 
     def _pass(self, session: Session, number: int) -> None:
         """The fence, inside a transaction."""
-        if session.execute(tables.FENCE, (number, self.epoch, number - 1, self._lock_id)) != 1:
+        fence = tables.FENCE[session.driver]
+        if session.execute(fence, (number, self.epoch, number - 1, self._lock_id)) != 1:
             self._check_row(session)
-            raise self._fenced(
-                "sql: the row of StoreLock is not this server's any more: another server has taken "
-                "the database"
-            )
+            raise self._unlocked()
+
+    def _hold(self, session: Session) -> None:
+        """Let no original take the row of ``StoreLock`` before the commit."""
+        hold = tables.HOLD[session.driver]
+        if hold and not session.query(hold, (self._lock_id,)):
+            raise self._unlocked()
+
+    def _unlocked(self) -> FencedError:
+        return self._fenced(
+            "sql: the row of StoreLock is not this server's any more: another server has taken the "
+            "database"
+        )
+
+    def _check(self, session: Session) -> None:
+        """Raise ``FencedError`` unless both rows are ours."""
+        self._check_row(session)
+        # An original knows of no epoch.
+        if not session.query(tables.LOCKED, (self._lock_id,)):
+            raise self._unlocked()
 
     def _check_row(self, session: Session) -> None:
-        row = tables.read_epoch(session)
+        self._judge(tables.read_epoch(session))
+
+    def _judge(self, row: EpochRow | None) -> None:
         if row is None:
             raise self._fenced("sql: the row of ftstan_epoch is gone: the database is not ours")
         if row.epoch > self.epoch:
@@ -297,7 +322,8 @@ class Fence:
                     self._session = self._connect()
                     self._take_name(self._session)
                 row = tables.read_epoch(self._session)
-            except LostError as lost:
+            except StoreError as lost:
+                # Any refusal leaves it open: nobody may be told that it has failed.
                 self.drop()
                 self._wait(
                     deadline,
@@ -314,7 +340,7 @@ class Fence:
                 number,
             ):
                 return True
-            self._check_row(self._session)
+            self._judge(row)
             return False
 
     def _take_name(self, session: Session) -> None:

@@ -156,16 +156,7 @@ class SqlLock:
                 return
             try:
                 session = self._any_session()
-                end = self._mono() + _RELEASE_S
-                while not session.try_name(OWNER):
-                    session.end_holder(OWNER)
-                    if self._mono() >= end:
-                        raise LockFaultError(
-                            "sql: the session of the former owner cannot be ended",
-                            hint="end it, or stop that server",
-                        )
-                    time.sleep(0.02)
-                self._has_name = True
+                self._seize_name(session)
                 self._write(session, steal=True)
             except LostError as error:
                 self._drop()
@@ -173,9 +164,24 @@ class SqlLock:
             except StoreError as error:
                 self._forget_name()
                 raise LockFaultError(error.text, hint=error.hint) from error
+            except BaseException:
+                self._forget_name()
+                raise
             self.held = True
 
     # ----
+
+    def _seize_name(self, session: Session) -> None:
+        end = self._mono() + _RELEASE_S
+        while not session.try_name(OWNER):
+            session.end_holder(OWNER)
+            if self._mono() >= end:
+                raise LockFaultError(
+                    "sql: the session of the former owner cannot be ended",
+                    hint="end it, or stop that server",
+                )
+            time.sleep(0.02)
+        self._has_name = True
 
     def _any_session(self) -> Session:
         if self._session is None or self._session.is_lost:
@@ -275,8 +281,16 @@ class SqlLock:
         if not free or (steal and self._seen is not None and name != self._seen[0]):
             raise LockBusyError("the lock of the database is held")
 
+    def _end_former(self, session: Session) -> None:
+        """End the session with which a former owner of ours may have the row locked."""
+        row = tables.read_epoch(session)
+        names = [name for name, _ in self._rows(session)]
+        if row is not None and row.token and row.lock_id != self.lock_id and row.lock_id in names:
+            session.end_holder(row.token)
+
     def _write(self, session: Session, *, steal: bool) -> None:
         """Make the row ours. Raises ``LockBusyError`` if somebody was faster."""
+        self._end_former(session)
         session.begin()
         try:
             if session.driver == "postgres":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import RecoveryError, StoreError, StoreFullError
@@ -41,6 +43,14 @@ except ImportError:
     LIBRARY = "pymysql"
 
 _CONNECT_S = 5
+#: Seconds of silence until the peer is asked, seconds between two questions, how many; and
+#: milliseconds that what we sent may go unacknowledged.
+_KEEPALIVE = (
+    (socket.TCP_KEEPIDLE, 5),
+    (socket.TCP_KEEPINTVL, 2),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 10_000),
+)
 #: Whatever the source says. Strict: a value is stored whole or not at all. Without
 #: NO_BACKSLASH_ESCAPES and ANSI_QUOTES: quoting is ours.
 _SETTINGS = (
@@ -84,6 +94,7 @@ class MysqlSession(Session):
 
     driver = "mysql"
     row = "`row`"
+    exactly = "CAST(%s AS CHAR CHARACTER SET utf8mb4) COLLATE utf8mb4_bin"
 
     def __init__(self, source: Source) -> None:
         """Connect. Raises ``LostError``."""
@@ -98,6 +109,8 @@ class MysqlSession(Session):
                 hint="check the database and -sql_source",
             ) from None
         self._open = True
+        if not source.socket:
+            self._bound_silence()
         self._database = ""
         self._packet = LEAST_PACKET
         try:
@@ -121,6 +134,15 @@ class MysqlSession(Session):
         except StoreError:
             self.close()
             raise
+
+    def _bound_silence(self) -> None:
+        """Let a network on which nothing comes back end the connection, as libpq is told to."""
+        known = getattr(self._connection, "_sock", None)
+        number = self._connection.fileno() if known is None else known.fileno()
+        with socket.socket(fileno=os.dup(number)) as copy:
+            copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                copy.setsockopt(socket.IPPROTO_TCP, option, value)
 
     # ---- statements
 

@@ -65,6 +65,8 @@ class Session(ABC):
     driver: str
     row = "row"
     """The name of that column as it is written in statements."""
+    exactly = "%s"
+    """A parameter that is compared byte by byte, whatever the collation of its column."""
     most_data: int
     """Bytes that ``Messages.data`` takes in one row."""
 

@@ -17,7 +17,7 @@ from ftstan.stores.expiry import Expiry
 from ftstan.stores.interface import ClientInfo, Recovered, StoredAt
 from ftstan.stores.sql import protos
 from ftstan.stores.sql.cache import Cache
-from ftstan.stores.sql.channel import STEP_ROWS, Parts, SqlChannel
+from ftstan.stores.sql.channel import STEP_ROWS, Parts, SqlChannel, limits_as_stored
 from ftstan.stores.sql.session import LostError, name_text
 from ftstan.stores.sql.subs import SubBook
 
@@ -47,7 +47,9 @@ _LAST_TIMES = (
     "SELECT id, (SELECT timestamp FROM Messages m WHERE m.id = c.id ORDER BY seq DESC LIMIT 1)"
     " FROM Channels c"
 )
-_TOTALS = "SELECT id, COUNT(*), MIN(seq), MAX(seq), SUM(size) FROM Messages GROUP BY id"
+_TOTALS = (
+    "SELECT id, COUNT(*), MIN(seq), MAX(seq), COALESCE(SUM(size), 0) FROM Messages GROUP BY id"
+)
 
 
 class SqlStore:
@@ -116,6 +118,10 @@ class SqlStore:
                 "initialize server and restart recovery!"
             )
         totals = {row[0]: row[1:] for row in session.query(_TOTALS)}
+        # Rows that belong to no channel must not come to belong to a new one.
+        self._highest = max(totals, default=0)
+        # A connection may have been lost on the way here.
+        self._dying.clear()
         times = {number: int(at or 0) for number, at in session.query(_LAST_TIMES)}
         subs = self._subs.recover(session)
         remembered = self._read_remembered(session)
@@ -133,10 +139,8 @@ class SqlStore:
                 number, name, text, self._limits.of(name), self._parts, is_stored=True
             )
             limits = channel.limits
-            channel.limits_stored = tuple(int(one or 0) for one in stored) == (
-                limits.max_msgs,
-                limits.max_bytes,
-                limits.max_age,
+            channel.limits_stored = tuple(int(one or 0) for one in stored) == limits_as_stored(
+                limits
             )
             if number in totals:
                 count, first, last, size = map(int, totals[number])
@@ -258,6 +262,7 @@ class SqlStore:
         clients = self._clients
         self._touched = {}
         self._clients = []
+        self._fence.begin_batch()
         if not channels and not clients:
             return {}
         failed: dict[bytes, StoreError] = {}
@@ -310,7 +315,7 @@ class SqlStore:
             for client in clients:
                 _write_client(session, client)
 
-        self._fence.transaction(write)
+        self._fence.transaction(write, proves=True)
 
     def _landed(self, channel: SqlChannel) -> None:
         channel.landed()
@@ -463,12 +468,18 @@ def _client(name: str, inbox: str | None, proto: bytes | None) -> ClientInfo:
 def _write_client(session: Session, client: ClientInfo | bytes) -> None:
     client_id = client if isinstance(client, bytes) else client.client_id
     text = name_text(client_id, "client ID")
-    session.execute("DELETE FROM Clients WHERE id = %s", (text,))
+    # A collation of MySQL may take other capitals for the same name.
+    session.execute(f"DELETE FROM Clients WHERE id = %s AND id = {session.exactly}", (text, text))
     if isinstance(client, ClientInfo):
         session.execute(
             "INSERT INTO Clients (id, hbinbox, proto) VALUES (%s, %s, %s)",
-            (text, name_text(client.hb_inbox, "inbox"), encode_client(client)),
+            (text, _shown(client.hb_inbox), encode_client(client)),
         )
+
+
+def _shown(inbox: bytes) -> str:
+    """An inbox for who looks at the table: its bytes are in ``proto``."""
+    return inbox.decode("utf-8", "backslashreplace").replace("\0", "")
 
 
 def _delete_some(session: Session, number: int) -> bool:

@@ -340,6 +340,8 @@ class SubBook:
     def _replay(self, row: Row) -> None:
         sub_id, number, sequence, last_sent, pending, acks = row
         self._next_row = max(self._next_row, int(number) + 1)
+        # Rows of a subscription that is gone must not come to belong to a new one.
+        self.next_id = max(self.next_id, int(sub_id) + 1)
         record = self._records.get(sub_id)
         if record is None:
             return

@@ -44,17 +44,25 @@ CREATE = {
     ),
 }
 
-#: Exactly one row, or the database is not ours: (done, epoch, done - 1, lock id).
-FENCE = (
+_FENCE = (
     "UPDATE ftstan_epoch SET done = %s WHERE uniquerow = 1 AND epoch = %s AND done = %s"
-    " AND EXISTS (SELECT 1 FROM StoreLock WHERE id = %s)"
+    " AND EXISTS (SELECT 1 FROM StoreLock WHERE id = %s {lock})"
 )
+#: Exactly one row, or the database is not ours: (done, epoch, done - 1, lock id), by driver.
+#: An original takes the row of ``StoreLock`` and knows of no epoch, so that row is locked until the
+#: commit: it waits, and reads what was committed. PostgreSQL has a lock that lets our tick pass.
+FENCE = {"postgres": _FENCE.format(lock="FOR KEY SHARE"), "mysql": _FENCE.format(lock="")}
+#: The same, as the last statement before the commit, where the lock would keep out our tick:
+#: (lock id).
+HOLD = {"postgres": "", "mysql": "SELECT 1 FROM StoreLock WHERE id = %s LOCK IN SHARE MODE"}
 #: The same for an activation: (epoch, token, lock id, epoch before).
 RAISE = (
     "UPDATE ftstan_epoch SET epoch = %s, token = %s, lock_id = %s"
     " WHERE uniquerow = 1 AND epoch = %s"
 )
 READ = "SELECT epoch, done, token, lock_id, store_id FROM ftstan_epoch WHERE uniquerow = 1"
+#: Whether the row of ``StoreLock`` has an id.
+LOCKED = "SELECT 1 FROM StoreLock WHERE id = %s"
 _FIRST = (
     "INSERT INTO ftstan_epoch (uniquerow, epoch, done, token, lock_id, store_id)"
     " VALUES (1, 0, 0, '', '', %s)"

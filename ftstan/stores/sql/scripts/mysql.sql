@@ -1,11 +1,12 @@
 -- Tables of a streaming server in MySQL or MariaDB (schema version 1). Run it again as often as you like.
+-- Clients.id has a collation that keeps "me" and "ME" apart, which the original's script leaves to the server.
 -- LONGBLOB where the original's script has BLOB: that would end at 65,535 bytes a message.
 
 CREATE TABLE IF NOT EXISTS ServerInfo (
     uniquerow INT DEFAULT 1, id VARCHAR(1024), proto BLOB, version INTEGER,
     PRIMARY KEY (uniquerow)) ENGINE=InnoDB;
 CREATE TABLE IF NOT EXISTS Clients (
-    id VARCHAR(1024), hbinbox TEXT, proto BLOB,
+    id VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, hbinbox TEXT, proto BLOB,
     PRIMARY KEY (id(256))) ENGINE=InnoDB;
 CREATE TABLE IF NOT EXISTS Channels (
     id INTEGER, name VARCHAR(1024) NOT NULL, maxseq BIGINT UNSIGNED DEFAULT 0, maxmsgs INTEGER DEFAULT 0,
