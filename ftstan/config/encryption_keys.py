@@ -6,12 +6,10 @@ Source: ``docs/compat/encryption.md`` (options); the file is ours.
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.environment import KEY_VARIABLE, withhold
 from ftstan.base.errors import ConfigError
-from ftstan.base.log import errno_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,23 +103,10 @@ def read_key_file(path: str) -> list[bytes]:
             f"encryption_key_file {path} {what}", hint=hint, option="encryption_key_file"
         )
 
-    try:
-        # NONBLOCK: a pipe of that name must not hold up the start.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            status = os.fstat(fd)
-            data = os.read(fd, _MOST_BYTES + 1) if stat.S_ISREG(status.st_mode) else b""
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise refusal(
-            f"cannot be read: {errno_text(error)}", "give the server's user the right to read it"
-        ) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise refusal("is not a file", "give the path of a file with a key in each line")
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o007:
-        raise refusal(f"is open to everybody (mode {mode:04o})", f"run: chmod 600 {path}")
+    # Late: most servers have no such file.
+    from ftstan.config.secret_file import read_secret_file  # noqa: PLC0415
+
+    data = read_secret_file(path, _MOST_BYTES, "a key in each line", refusal)
     if len(data) > _MOST_BYTES:
         raise refusal("is too large for a file of keys", "a key is one line of it")
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]

@@ -44,10 +44,13 @@ cdef struct Connection:
     size_t plain
     #: More has been read than was used: it is to be read again without waiting.
     int has_more
-    #: A step of TLS waits until it can write.
+    #: Reading, or a handshake, waits until it can write.
     int wants_write
+    #: Writing waits for what the client sends.
     int wants_read
-    int64_t since
+    #: Those that are shaking, in the order in which they began.
+    Connection* shaking_before
+    Connection* shaking_after
     bint is_again
     Connection* next_again
     Hold hold

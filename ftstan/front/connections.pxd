@@ -45,6 +45,8 @@ cdef class Connections:
     cdef front_tls _tls
     #: Connections whose handshake is not over; steps of handshakes that this turn has left.
     cdef size_t _shaking
+    cdef Connection* _oldest_shaking
+    cdef Connection* _newest_shaking
     cdef int _steps
     cdef char* _scratch
     cdef size_t _max_pending
@@ -64,7 +66,6 @@ cdef class Connections:
     cdef Connection* _new(self, int fd, int up) noexcept nogil
     cdef void _use_server(self, Connection* c, int up) noexcept nogil
     cdef void _accept(self) noexcept nogil
-    cdef void _make_room(self) noexcept nogil
     cdef void _accept_later(self) noexcept nogil
     cdef void _accept_again(self) noexcept nogil
     cdef void _connect(self, Connection* c) noexcept nogil
@@ -80,6 +81,8 @@ cdef class Connections:
     cdef void _use_tls(self, front_tls* tls) noexcept nogil
     cdef void _greet(self, Connection* c) noexcept nogil
     cdef void _shake(self, Connection* c) noexcept nogil
+    cdef void _be_shaken(self, Connection* c) noexcept nogil
+    cdef bint _make_room(self) noexcept nogil
     cdef void _leave_tls(self, Connection* c) noexcept nogil
     cdef void _close_client(self, Connection* c) noexcept nogil
     cdef void _read_again(self) noexcept nogil

@@ -77,10 +77,8 @@ cdef enum:
     RETRY = 20
     #: Between two looks at connections that have nothing to do (ms).
     SWEEP = 1000
-    #: Connections at once whose handshake is not over; who comes then waits to be accepted.
+    #: Connections at once whose handshake is not over; for who comes then the oldest is ended.
     MOST_SHAKING = 1024
-    #: Milliseconds that a handshake has for certain; behind them it makes room for others.
-    SLOW_SHAKING = 1000
     #: Steps of handshakes between two looks at everybody else: one may cost a millisecond.
     MOST_STEPS = 4
     #: With which a handshake begins, and that of a client so old that it is told so.
@@ -162,7 +160,10 @@ cdef class Connections:
                 if data & 1:
                     if events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
                         self._read_server(c)
-                elif c.wants_write or events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
+                elif events[i].events & (EPOLLERR | EPOLLHUP) or (
+                    (c.wants_write or events[i].events & EPOLLIN)
+                    and (c.tls != OPEN or is_read(c))
+                ):
                     self._read_client(c)
                 self._touch(c)
         if self._again != NULL:
@@ -258,9 +259,7 @@ cdef class Connections:
             self._accept_later()
             return
         for i in range(64):
-            if self._shaking >= MOST_SHAKING:
-                self._make_room()
-            if self._shaking >= MOST_SHAKING:
+            if self._shaking >= MOST_SHAKING and not self._make_room():
                 self._accept_later()
                 return
             fd = front_accept(self._listening)
@@ -281,23 +280,10 @@ cdef class Connections:
             self.connections += 1
             if self._tls.context != NULL:
                 c.tls = GREETING
-                c.since = front_ms()
                 self._shaking += 1
                 self._touch(c)
             put(&c.said_up, line, front_proxy_line(fd, line, sizeof(line)))
             self._connect(c)
-
-    cdef void _make_room(self) noexcept nogil:
-        """End handshakes that others have to wait for. At most once in ``RETRY``."""
-        cdef Connection* c = self._all
-        cdef Connection* following
-        cdef int64_t before = front_ms() - SLOW_SHAKING
-        while c != NULL:
-            following = c.after
-            if (c.tls == GREETING or c.tls == SHAKING) and c.since < before:
-                self._tell_of_tls(c, b"too slow while many others wait")
-                self._end(c)
-            c = following
 
     cdef void _accept_later(self) noexcept nogil:
         """Descriptors or memory are short, or there is no NATS server."""
@@ -474,6 +460,12 @@ cdef class Connections:
     cdef void _greet(self, Connection* c) noexcept nogil:
         """All that waits for the client now goes out plainly; it has so long for its handshake."""
         c.tls = SHAKING
+        c.shaking_before = self._newest_shaking
+        if c.shaking_before != NULL:
+            c.shaking_before.shaking_after = c
+        else:
+            self._oldest_shaking = c
+        self._newest_shaking = c
         c.plain = waiting(&c.said)
         if c.until == 0:
             self._timed += 1
@@ -513,8 +505,8 @@ cdef class Connections:
             self._tell_of_tls(c, reason)
             self._end(c)
         elif done > 0:
+            self._be_shaken(c)
             c.tls = OPEN
-            self._shaking -= 1
             self.encrypted += 1
             # There is nothing to answer to the end of a handshake, and the client's kernel may keep
             # its next bytes until that has arrived.
@@ -525,9 +517,34 @@ cdef class Connections:
                 c.until = 0
                 self._timed -= 1
 
+    cdef void _be_shaken(self, Connection* c) noexcept nogil:
+        """Its handshake is over, or will not be."""
+        self._shaking -= 1
+        if c.tls != SHAKING:
+            return
+        if c.shaking_before != NULL:
+            c.shaking_before.shaking_after = c.shaking_after
+        else:
+            self._oldest_shaking = c.shaking_after
+        if c.shaking_after != NULL:
+            c.shaking_after.shaking_before = c.shaking_before
+        else:
+            self._newest_shaking = c.shaking_before
+
+    cdef bint _make_room(self) noexcept nogil:
+        """End the handshake that has had most time: who only holds its place keeps nobody out.
+        False: all wait for the NATS server.
+        """
+        cdef Connection* c = self._oldest_shaking
+        if c == NULL:
+            return False
+        self._tell_of_tls(c, b"too many handshakes at once")
+        self._end(c)
+        return True
+
     cdef void _leave_tls(self, Connection* c) noexcept nogil:
         if c.tls == GREETING or c.tls == SHAKING:
-            self._shaking -= 1
+            self._be_shaken(c)
         elif c.tls == OPEN:
             self.encrypted -= 1
             if waiting(&c.said) == 0 and c.fd >= 0:
@@ -552,7 +569,7 @@ cdef class Connections:
         while c != NULL:
             following = c.next_again
             c.is_again = False
-            if not c.is_dead and c.has_more and c.events & EPOLLIN:
+            if not c.is_dead and c.has_more and is_read(c):
                 self._read_client(c)
                 self._touch(c)
             c = following
@@ -602,17 +619,16 @@ cdef class Connections:
             self._shake(c)
             return
         if c.tls == GREETING:
-            # Only its end is told of; what it said before would hide that.
+            # It is not read yet: this is its end, whatever it has said before.
             self._end(c)
             return
         if c.is_up_gone or c.is_cut:
             # Nobody wants to know: only whether it is there.
-            c.has_more = False
+            c.has_more = c.wants_write = False
             got = recv(c.fd, self._scratch, READ, 0)
             if got == 0 or (got < 0 and errno != EAGAIN and errno != EINTR):
                 self._end(c)
             return
-        c.wants_read = False
         if waiting(&c.heard) == 0:
             got = self._receive(c, self._scratch)
             if got > 0:
@@ -738,14 +754,16 @@ cdef class Connections:
                 elif c.tls == SHAKING:
                     events |= EPOLLIN
             else:
-                if c.hold == FREE and waiting(&c.said_up) < PASS_MOST:
+                if is_read(c):
                     events |= EPOLLIN
-                if (waiting(&c.said) > 0 and not c.wants_read) or c.wants_write:
-                    events |= EPOLLOUT
-                if c.has_more and events & EPOLLIN and not c.is_again:
-                    c.is_again = True
-                    c.next_again = self._again
-                    self._again = c
+                    if c.wants_write:
+                        events |= EPOLLOUT
+                    if c.has_more and not c.is_again:
+                        c.is_again = True
+                        c.next_again = self._again
+                        self._again = c
+                if waiting(&c.said) > 0:
+                    events |= EPOLLIN if c.wants_read else EPOLLOUT
             if events != c.events:
                 c.events = events
                 front_watch(
@@ -796,3 +814,8 @@ cdef class Connections:
 cdef inline void shrink(Queue* queue) noexcept nogil:
     if queue.size > 0 and waiting(queue) == 0:
         drop(queue)
+
+
+cdef inline bint is_read(const Connection* c) noexcept nogil:
+    """Whether more is wanted of the client."""
+    return c.hold == FREE and waiting(&c.said_up) < PASS_MOST

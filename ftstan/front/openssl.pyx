@@ -13,45 +13,6 @@ from libc.string cimport memset
 
 from ftstan.front.tls cimport front_tls
 
-cdef extern from *:
-    """
-    #include <fcntl.h>
-    #include <unistd.h>
-
-    /* As many updates of keys and the like may come without data between them. */
-    #define FRONT_MOST_USELESS 32
-
-    /* Of the thread that reads: messages of the protocol in one call of SSL_read. */
-    static __thread int front_useless;
-    static int (*front_fd_of)(const void *);
-
-    static void front_begin_read(void)
-    {
-        front_useless = 0;
-    }
-
-    /* OpenSSL goes on by itself behind messages without data, as long as there are any. Who sends
-       nothing else is not read any more: what the kernel has of it would be read behind a shutdown,
-       too, so the descriptor becomes that of an empty file. */
-    static void front_count(int is_ours, int version, int kind, const void *data, size_t size,
-                            void *ssl, void *more)
-    {
-        int empty;
-        (void)version, (void)data, (void)size, (void)more;
-        if (is_ours || kind != 22 || ++front_useless <= FRONT_MOST_USELESS)
-            return;
-        empty = open("/dev/null", O_RDWR | O_CLOEXEC);
-        if (empty < 0)
-            return;
-        dup3(empty, front_fd_of(ssl), O_CLOEXEC);
-        close(empty);
-        front_useless = 0;
-    }
-    """
-    void front_begin_read() noexcept nogil
-    void front_count(int, int, int, const void*, size_t, void*, void*) noexcept nogil
-    int (*front_fd_of)(const void*) noexcept nogil
-
 cdef extern from "<dlfcn.h>":
     enum:
         RTLD_NOLOAD
@@ -60,17 +21,24 @@ cdef extern from "<dlfcn.h>":
     void* dlsym(void* handle, const char* name)
 
 cdef enum:
+    CTRL_MSG_CALLBACK_ARG = 16
     CTRL_MODE = 33
     CTRL_SESS_CACHE_MODE = 44
     CTRL_READ_AHEAD = 41
+    CTRL_CLEAR_MODE = 78
     CTRL_GROUPS = 92
     CTRL_MIN_VERSION = 123
     TLS1_2 = 0x0303
     FILETYPE_PEM = 1
     #: SSL_write may send a part, go on from another place, and idle connections keep no buffers.
     MODES = 1 | 2 | 16
+    #: With it SSL_read goes on behind records without data; without it, while more of them is read
+    #: ahead.
+    AUTO_RETRY = 4
     #: Bytes that one call of the kernel may bring: several records.
     READ_AHEAD = 65536
+    HANDSHAKE_RECORD = 22
+    KEY_UPDATE = 24
 
 #: No tickets (nothing is resumed), no compression, the server's order of ciphers, but ChaCha20 for
 #: those who prefer it, and no renegotiation.
@@ -80,11 +48,11 @@ _NEWEST_FIRST = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POL
 _NAMES = (
     *("SSL_new", "SSL_free", "SSL_CTX_free", "SSL_set_fd", "SSL_set_accept_state"),
     *("SSL_do_handshake", "SSL_read", "SSL_write", "SSL_shutdown", "SSL_has_pending"),
-    *("SSL_get_fd", "SSL_CTX_set_msg_callback"),
     *("SSL_get_error", "ERR_get_error", "ERR_clear_error", "ERR_reason_error_string"),
     *("SSL_CTX_new", "TLS_server_method", "SSL_CTX_ctrl", "SSL_CTX_set_options"),
     *("SSL_CTX_set_num_tickets", "SSL_CTX_set_default_read_buffer_len"),
     *("SSL_CTX_set_cipher_list", "SSL_CTX_set_ciphersuites"),
+    *("SSL_CTX_set_msg_callback", "SSL_set_read_ahead"),
     *("SSL_CTX_set_default_passwd_cb", "SSL_CTX_use_certificate_chain_file"),
     *("SSL_CTX_use_PrivateKey_file", "SSL_CTX_check_private_key"),
 )
@@ -98,15 +66,32 @@ ctypedef void (*SetSize)(void*, size_t) noexcept
 ctypedef int (*SetText)(void*, const char*) noexcept
 ctypedef int (*UseFile)(void*, const char*, int) noexcept
 ctypedef int (*Check)(void*) noexcept
-ctypedef void (*SetCounter)(
-    void*, void (*)(int, int, int, const void*, size_t, void*, void*) noexcept nogil
-) noexcept
+ctypedef void (*Seer)(int, int, int, const void*, size_t, void*, void*) noexcept nogil
+ctypedef void (*SetSeer)(void*, Seer) noexcept
 ctypedef void (*SetAsker)(void*, int (*asker)(char*, int, int, void*) noexcept) noexcept
 
 
 cdef int no_passphrase(char* text, int size, int way, void* more) noexcept:
     """Nobody can type one in."""
     return -1
+
+
+cdef void seen(
+    int is_sent,
+    int version,
+    int kind,
+    const void* data,
+    size_t size,
+    void* ssl,
+    void* set_read_ahead,
+) noexcept nogil:
+    """A message of TLS. New keys cost much and bring nothing: of a client that asks for them one
+    record at a time is read from then on, so that everybody else has a turn between two of them.
+    """
+    if not is_sent and kind == HANDSHAKE_RECORD and size > 0 and (
+        (<const unsigned char*>data)[0] == KEY_UPDATE
+    ):
+        (<void (*)(void*, int) noexcept nogil>set_read_ahead)(ssl, 0)
 
 
 cdef void* _library = NULL
@@ -144,8 +129,6 @@ def make(*, bytes cert, bytes key, bytes ciphers, bytes groups, int64_t timeout_
     if tls == NULL:
         raise MemoryError
     memset(tls, 0, sizeof(front_tls))
-    global front_fd_of
-    front_fd_of = <int (*)(const void*) noexcept nogil>found("SSL_get_fd")
     tls.timeout = timeout_ms
     tls.make = <void* (*)(void*) noexcept nogil>found("SSL_new")
     tls.drop = <void (*)(void*) noexcept nogil>found("SSL_free")
@@ -156,7 +139,6 @@ def make(*, bytes cert, bytes key, bytes ciphers, bytes groups, int64_t timeout_
     tls.do_read = <int (*)(void*, void*, int) noexcept nogil>found("SSL_read")
     tls.do_write = <int (*)(void*, const void*, int) noexcept nogil>found("SSL_write")
     tls.do_shutdown = <int (*)(void*) noexcept nogil>found("SSL_shutdown")
-    tls.begin_read = front_begin_read
     tls.has_pending = <int (*)(const void*) noexcept nogil>found("SSL_has_pending")
     tls.get_error = <int (*)(const void*, int) noexcept nogil>found("SSL_get_error")
     tls.take_error = <unsigned long (*)() noexcept nogil>found("ERR_get_error")
@@ -195,10 +177,12 @@ cdef str filled(front_tls* tls, bytes cert, bytes key, bytes ciphers, bytes grou
         return "no context"
     (<SetOptions>found("SSL_CTX_set_options"))(context, OPTIONS)
     control(context, CTRL_MODE, MODES, NULL)
+    control(context, CTRL_CLEAR_MODE, AUTO_RETRY, NULL)
     control(context, CTRL_SESS_CACHE_MODE, 0, NULL)
-    (<SetCounter>found("SSL_CTX_set_msg_callback"))(context, front_count)
     control(context, CTRL_READ_AHEAD, 1, NULL)
     (<SetSize>found("SSL_CTX_set_default_read_buffer_len"))(context, READ_AHEAD)
+    control(context, CTRL_MSG_CALLBACK_ARG, 0, found("SSL_set_read_ahead"))
+    (<SetSeer>found("SSL_CTX_set_msg_callback"))(context, seen)
     (<SetAsker>found("SSL_CTX_set_default_passwd_cb"))(context, no_passphrase)
     if (<SetCount>found("SSL_CTX_set_num_tickets"))(context, 0) != 1:
         return "tickets"

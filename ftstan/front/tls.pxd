@@ -32,7 +32,6 @@ cdef extern from *:
         int (*do_write)(void *ssl, const void *data, int size);
         int (*do_shutdown)(void *ssl);
         int (*has_pending)(const void *ssl);
-        void (*begin_read)(void);
         int (*get_error)(const void *ssl, int result);
         unsigned long (*take_error)(void);
         void (*clear_errors)(void);
@@ -59,8 +58,10 @@ cdef extern from *:
         int done = tls->do_handshake(ssl), why;
         unsigned long error;
         *wants_write = 0;
-        if (done == 1)
+        if (done == 1) {
+            tls->clear_errors();
             return 1;
+        }
         why = tls->get_error(ssl, done);
         error = tls->take_error();
         tls->clear_errors();
@@ -74,16 +75,19 @@ cdef extern from *:
         return -1;
     }
 
-    /* As recv. ``more``: it is to be called again without waiting for the descriptor. */
+    /* As recv. ``more``: it is to be called again without waiting for the descriptor. A record
+       without a byte of the client's ends a call: a flood of them must not keep the thread. Only
+       the kernel says EAGAIN, so its error tells such a record from the end of what has come. */
     static inline ssize_t front_tls_read(const front_tls *tls, void *ssl, char *data, size_t size,
                                          int *more, int *wants_write)
     {
         size_t got = 0;
-        int n, why;
+        int n, why, error;
         *more = *wants_write = 0;
         while (got < size) {
-            tls->begin_read();
+            errno = 0;
             n = tls->do_read(ssl, data + got, (int)(size - got));
+            error = errno;
             if (n > 0) {
                 got += (size_t)n;
                 if (tls->has_pending(ssl))
@@ -94,6 +98,7 @@ cdef extern from *:
             tls->clear_errors();
             if (why == FRONT_SSL_WANT_READ || why == FRONT_SSL_WANT_WRITE) {
                 *wants_write = why == FRONT_SSL_WANT_WRITE;
+                *more = why == FRONT_SSL_WANT_READ && error != EAGAIN;
                 errno = EAGAIN;
                 return got > 0 ? (ssize_t)got : -1;
             }
@@ -109,11 +114,12 @@ cdef extern from *:
     }
 
     /* As send. After EAGAIN the next call must begin with the same bytes, and no fewer.
-       ``wants_read``: not before something was read. */
+       ``wants_read``: it waits for what the client has begun to send, a key update. */
     static inline ssize_t front_tls_write(const front_tls *tls, void *ssl, const char *data,
                                           size_t size, int *wants_read)
     {
         int n = tls->do_write(ssl, data, size > 1 << 30 ? 1 << 30 : (int)size), why;
+        *wants_read = 0;
         if (n > 0)
             return n;
         why = tls->get_error(ssl, n);
@@ -155,7 +161,6 @@ cdef extern from *:
         int (*do_write)(void*, const void*, int) noexcept nogil
         int (*do_shutdown)(void*) noexcept nogil
         int (*has_pending)(const void*) noexcept nogil
-        void (*begin_read)() noexcept nogil
         int (*get_error)(const void*, int) noexcept nogil
         unsigned long (*take_error)() noexcept nogil
         void (*clear_errors)() noexcept nogil

@@ -61,6 +61,15 @@ class DurableContract:
         store.abandon()
         assert messages(opened(place)[1]) == [(1, b"a")]
 
+    def test_the_mark_of_encrypted_payloads_is_there(self, place: Place) -> None:
+        store, _ = opened(place)
+        store.set_server_info(replace(INFO, encrypted=True))
+        store.close()
+        store, found = recovered(place)
+        assert found.info is not None
+        assert found.info.encrypted
+        store.close()
+
     def test_identity_and_clients_are_there(self, place: Place) -> None:
         store, _ = recovered(place)
         store.set_server_info(INFO)

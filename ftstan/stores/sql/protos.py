@@ -1,50 +1,15 @@
-"""Stored protobufs: the server's identity and subscriptions, between rows and plain objects."""
+"""Stored subscriptions, between rows and plain objects."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.stores.interface import ServerInfo, SubState
+from ftstan.stores.interface import SubState
 from ftstan.wire import messages
 from ftstan.wire.pb import stan_internal_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-def encode_server(info: ServerInfo) -> bytes:
-    """What stands in ``ServerInfo.proto``."""
-    return pb.ServerInfo(
-        cluster_id=info.cluster_id.encode(),
-        discovery=info.discovery.encode(),
-        publish=info.publish.encode(),
-        subscribe=info.subscribe.encode(),
-        unsubscribe=info.unsubscribe.encode(),
-        close=info.close.encode(),
-        sub_close=info.sub_close.encode(),
-        acks_subs=info.acks_subs.encode(),
-        node_id=info.node_id.encode(),
-    ).SerializeToString()
-
-
-def decode_server(payload: bytes) -> ServerInfo:
-    """Raises ``WireError``."""
-    m = messages.parse(pb.ServerInfo, payload)
-
-    def text(b: bytes) -> str:
-        return b.decode("utf-8", "surrogateescape")
-
-    return ServerInfo(
-        cluster_id=text(m.cluster_id),
-        discovery=text(m.discovery),
-        publish=text(m.publish),
-        subscribe=text(m.subscribe),
-        unsubscribe=text(m.unsubscribe),
-        close=text(m.close),
-        sub_close=text(m.sub_close),
-        acks_subs=text(m.acks_subs),
-        node_id=text(m.node_id),
-    )
 
 
 def encode_sub(state: SubState) -> bytes:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RecoveryError, StoppedError, StoreError, WireError
 from ftstan.base.log import stream as log
+from ftstan.stores import identity
 from ftstan.stores.clients import decode_client, encode_client
 from ftstan.stores.expiry import Expiry
 from ftstan.stores.interface import ClientInfo, Recovered, StoredAt
-from ftstan.stores.sql import protos
 from ftstan.stores.sql.cache import Cache
 from ftstan.stores.sql.channel import STEP_ROWS, Parts, SqlChannel, limits_as_stored
 from ftstan.stores.sql.session import LostError, name_text
@@ -173,7 +173,7 @@ class SqlStore:
             raise RecoveryError(
                 f"sql: unsupported version: {version} (supports [{SCHEMA}..{SCHEMA}])"
             )
-        info = protos.decode_server(bytes(proto or b""))
+        info = identity.decode_server(bytes(proto or b""))
         if name != info.cluster_id:
             raise RecoveryError(
                 f'sql: id "{name}" in column does not match cluster ID in data "{info.cluster_id}"'
@@ -188,7 +188,7 @@ class SqlStore:
 
     def set_server_info(self, info: ServerInfo) -> None:
         """Make identity and subjects durable at once."""
-        proto = protos.encode_server(info)
+        proto = identity.encode_server(info)
 
         def write(session: Session) -> None:
             session.execute("DELETE FROM ServerInfo")

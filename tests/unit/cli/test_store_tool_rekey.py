@@ -24,8 +24,8 @@ from ftstan.stores.encryption.cipher import KeyRing
 from ftstan.stores.encryption.store import EncryptedStore
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import exact
-from ftstan.stores.file.state.state_records import decode_server
 from ftstan.stores.file.store import FileStore
+from ftstan.stores.identity import decode_server
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import SUBJECTS
 from tests.oracle.godecrypt import GoUndecryptable, decrypted

@@ -6,9 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.log import stream as log
+from ftstan.stores import identity
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import store_error
-from ftstan.stores.file.state import state_records, state_recovery
+from ftstan.stores.file.state import state_recovery
 from ftstan.stores.file.state.statefile import replace_file
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ServerFile:
     def write(self, info: ServerInfo) -> None:
         """Replace it, durable on return. Raises ``StoreError``."""
         env = self._env
-        data = records.VERSION + records.untyped_record(state_records.encode_server(info), env.crc)
+        data = records.VERSION + records.untyped_record(identity.encode_server(info), env.crc)
         try:
             fd = replace_file(env, env.root, NAME, data)
             env.places.put(UNIT, lambda: env.disk.fstat(fd))

@@ -1,4 +1,4 @@
-"""Records of clients, subscriptions and the server: between stored payloads and the store's plain
+"""Records of clients and subscriptions: between stored payloads and the store's plain
 objects.
 """
 
@@ -11,7 +11,7 @@ from ftstan.base.errors import RecoveryError, WireError
 from ftstan.stores.clients import decode_client, encode_client
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state import subreplay
-from ftstan.stores.interface import ServerInfo, StoredSub, SubState
+from ftstan.stores.interface import StoredSub, SubState
 from ftstan.wire import messages
 from ftstan.wire.block import SubEvents
 from ftstan.wire.pb import stan_internal_pb2 as pb
@@ -19,43 +19,6 @@ from ftstan.wire.pb import stan_internal_pb2 as pb
 if TYPE_CHECKING:
     from ftstan.stores.file.log.records import Crc
     from ftstan.stores.interface import ClientInfo
-
-
-def encode_server(info: ServerInfo) -> bytes:
-    """Payload of ``server.dat``."""
-    return pb.ServerInfo(
-        cluster_id=info.cluster_id.encode(),
-        discovery=info.discovery.encode(),
-        publish=info.publish.encode(),
-        subscribe=info.subscribe.encode(),
-        unsubscribe=info.unsubscribe.encode(),
-        close=info.close.encode(),
-        sub_close=info.sub_close.encode(),
-        acks_subs=info.acks_subs.encode(),
-        node_id=info.node_id.encode(),
-        encrypted=info.encrypted,
-    ).SerializeToString()
-
-
-def decode_server(payload: bytes) -> ServerInfo:
-    """Raises ``WireError``."""
-    m = messages.parse(pb.ServerInfo, payload)
-
-    def text(b: bytes) -> str:
-        return b.decode("utf-8", "surrogateescape")
-
-    return ServerInfo(
-        cluster_id=text(m.cluster_id),
-        discovery=text(m.discovery),
-        publish=text(m.publish),
-        subscribe=text(m.subscribe),
-        unsubscribe=text(m.unsubscribe),
-        close=text(m.close),
-        sub_close=text(m.sub_close),
-        acks_subs=text(m.acks_subs),
-        node_id=text(m.node_id),
-        encrypted=m.encrypted,
-    )
 
 
 def client_record(info: ClientInfo, crc: Crc) -> bytes:

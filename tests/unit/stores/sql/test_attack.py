@@ -173,9 +173,8 @@ def test_a_landed_commit_is_found_out_though_the_database_is_slow_to_say(
     owner.close()
 
 
+@pytest.mark.parametrize("sql_text", ["mysql"], indirect=True)
 def test_a_silent_network_ends_a_session(sql_source: Source) -> None:
-    if sql_source.driver != "mysql":
-        pytest.skip("libpq is told when it connects")
     ((port,),) = execute(sql_source, "SELECT @@port")
     made = MysqlSession(replace(sql_source, socket="", host="127.0.0.1", port=int(port)))
     with socket.socket(fileno=os.dup(made._connection.fileno())) as one:
@@ -270,11 +269,10 @@ def test_messages_without_a_size_end_no_start(place: SqlPlace, session: Session)
     store.abandon()
 
 
+@pytest.mark.parametrize("sql_text", ["mysql"], indirect=True)
 def test_a_client_takes_no_row_of_another_in_a_table_that_takes_their_names_for_one(
     place: SqlPlace, session: Session
 ) -> None:
-    if session.driver != "mysql":
-        pytest.skip("PostgreSQL compares byte by byte")
     session.execute("ALTER TABLE Clients MODIFY id VARCHAR(1024) COLLATE utf8mb4_general_ci")
     store, _ = recovered(place)
     store.add_client(ClientInfo(b"me", b"in"))
