@@ -578,7 +578,14 @@ class StoreOwner:
         if self._activation is None or not (self._lockless or self.ending):
             return
         with contextlib.suppress(OSError, StoreError, FencedError):
-            fd = self._disk.open(self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                fd = self._disk.open(self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                # The first owner ends before its first probe.
+                self.confirm()
+                fd = self._disk.open(
+                    self.root, WATCH_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+                )
             try:
                 # Behind the opening: a successor's file is not ours to write.
                 self.confirm()

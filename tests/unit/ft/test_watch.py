@@ -529,6 +529,15 @@ def test_the_next_owner_records_when_and_how_the_one_before_it_ended(tmp_path: P
     assert (record.left, record.left_ns) == (Ending.SIGTERM, 1_700_000_010_000_000_000)
 
 
+def test_a_first_owner_that_ends_before_its_first_probe_has_a_last_word_too(tmp_path: Path) -> None:
+    node = Node(tmp_path).activate()
+    node.owner.ending = Ending.SIGTERM
+    node.end()
+    left = departure((tmp_path / WATCH_NAME).read_bytes())
+    assert left is not None
+    assert (left.epoch, left.how) == (1, Ending.SIGTERM)
+
+
 def test_of_an_owner_that_died_it_records_the_last_sign_of_life(tmp_path: Path) -> None:
     record = last_word(tmp_path, ending=Ending.SIGTERM, kill=True)
     assert (record.left, record.left_ns) == (Ending.UNSAID, 1_700_000_007_000_000_000)
