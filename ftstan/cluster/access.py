@@ -53,7 +53,7 @@ class ClusterAccess(OwnedAccess):
         self._inner = FileAccess(replace(context, options=local))
         self.owner = self._inner.owner
         self.place = self._inner.place
-        self._file = CheckpointFile(self.log_path)
+        self._file = CheckpointFile(self.log_path, options.dir)
         self._store: FileStore | None = None
         self._replica: Replica | None = None
         self._log: ReplicatedLog | None = None
@@ -148,6 +148,14 @@ class ClusterAccess(OwnedAccess):
                 )
             log.warning("cluster: the datastore is empty: it is filled again from the log")
             return Position(checkpoint.at.incarnation), checkpoint.seen
+        if not self._file.is_marked(checkpoint):
+            log.warning(
+                "cluster: the datastore is older than the checkpoint of this node: it is thrown "
+                "away, and filled again from the log"
+            )
+            at = Position(checkpoint.at.incarnation)
+            replica.empty(at, checkpoint.seen)
+            return at, checkpoint.seen
         return checkpoint.at, checkpoint.seen
 
     def _founders(self) -> tuple[str, ...]:

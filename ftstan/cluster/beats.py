@@ -21,6 +21,7 @@ class Report:
     ``incarnation`` (hexadecimal) is empty for a node that has no log yet. ``sequence``, ``crc`` and
     ``epoch`` say how far it has read or written, ``seen`` the furthest entry it has heard of.
     ``leads``: it appends. ``leaves``: it is about to stop. ``trouble``: why it does not follow.
+    ``life``: drawn by each process, so that two with one id are told apart.
     """
 
     node: str
@@ -32,18 +33,22 @@ class Report:
     leads: bool = False
     leaves: bool = False
     trouble: str = ""
+    life: str = ""
 
     def encode(self) -> bytes:
         """As bytes."""
         return json.dumps(asdict(self)).encode()
 
 
-def report(node: str, at: Position, seen: int, *, leads: bool, trouble: str = "") -> Report:
+def report(
+    node: str, at: Position, seen: int, *, leads: bool, trouble: str = "", life: str = ""
+) -> Report:
     """The report of ``node``, which is at ``at``."""
     return Report(
         *(node, at.incarnation.hex(), at.sequence, at.crc, at.epoch, max(seen, at.sequence)),
         leads=leads,
         trouble=trouble,
+        life=life,
     )
 
 
@@ -57,6 +62,7 @@ _TYPES = {
     "leads": bool,
     "leaves": bool,
     "trouble": str,
+    "life": str,
 }
 
 

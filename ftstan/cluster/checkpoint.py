@@ -5,6 +5,9 @@ as a whole. It names the store that it speaks of, because that can be taken away
 
 ``seen`` is the furthest position of the log that this node has heard of: a log that ends before it
 has lost entries, whoever holds them.
+
+The datastore gets the same text first, as its *mark*: so a datastore that was put back from a copy
+is found out. Its mark is older than the checkpoint then.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from ftstan.base.errors import StoreError
 from ftstan.cluster.entry import Position
 
 _NAME: Final = "checkpoint.json"
+_MARK: Final = "cluster.mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,66 +37,90 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The file in ``directory``, which is made if it is missing."""
+    """The file in ``directory``, which is made if it is missing; its mark is in ``datastore``."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, datastore: str) -> None:
         self.path = os.path.join(directory, _NAME)
-        self._directory = directory
+        self._mark = os.path.join(datastore, _MARK)
 
     def read(self) -> Checkpoint | None:
         """The checkpoint, ``None`` if there is none. Raises ``StoreError`` for one that is not
         whole: it was not written by a server that crashed, but damaged.
         """
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                text = file.read()
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"{self.path} cannot be read: {error}") from error
-        line, _, check = text.rstrip("\n").rpartition("\n")
-        try:
-            is_whole = int(check, 16) == zlib.crc32(line.encode())
-            said = json.loads(line) if is_whole else {}
-            at = Position(
-                *(bytes.fromhex(said["incarnation"]), said["sequence"], said["crc"]),
-                *(said["epoch"], said["leader"]),
-            )
-            return Checkpoint(said["store"], at, said["seen"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{self.path} is damaged: {error}",
-                hint="delete it and the datastore of this node: it is filled again from the log",
-            ) from error
+        return _read(self.path)
+
+    def is_marked(self, checkpoint: Checkpoint) -> bool:
+        """Whether the datastore is the one that ``checkpoint`` speaks of, and no older copy of it.
+
+        Raises ``StoreError``.
+        """
+        mark = _read(self._mark)
+        return (
+            mark is not None
+            and mark.store_id == checkpoint.store_id
+            and mark.at.incarnation == checkpoint.at.incarnation
+            and mark.at.sequence >= checkpoint.at.sequence
+        )
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace it, durable on return. Raises ``StoreError``."""
-        at = checkpoint.at
-        line = json.dumps(
-            {
-                "incarnation": at.incarnation.hex(),
-                "sequence": at.sequence,
-                "crc": at.crc,
-                "epoch": at.epoch,
-                "leader": at.leader,
-                "store": checkpoint.store_id,
-                "seen": checkpoint.seen,
-            }
+        # The mark first: a crash between the two leaves one that is ahead, never one behind.
+        _write(self._mark, checkpoint)
+        _write(self.path, checkpoint)
+
+
+def _read(path: str) -> Checkpoint | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
+    line, _, check = text.rstrip("\n").rpartition("\n")
+    try:
+        is_whole = int(check, 16) == zlib.crc32(line.encode())
+        said = json.loads(line) if is_whole else {}
+        at = Position(
+            *(bytes.fromhex(said["incarnation"]), said["sequence"], said["crc"]),
+            *(said["epoch"], said["leader"]),
         )
-        text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"
-        fresh = f"{self.path}.new"
+        return Checkpoint(said["store"], at, said["seen"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path} is damaged: {error}",
+            hint="delete the datastore and the log path of this node: it is filled again",
+        ) from error
+
+
+def _write(path: str, checkpoint: Checkpoint) -> None:
+    at = checkpoint.at
+    line = json.dumps(
+        {
+            "incarnation": at.incarnation.hex(),
+            "sequence": at.sequence,
+            "crc": at.crc,
+            "epoch": at.epoch,
+            "leader": at.leader,
+            "store": checkpoint.store_id,
+            "seen": checkpoint.seen,
+        }
+    )
+    text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"
+    fresh = f"{path}.new"
+    parent = os.path.dirname(path)
+    try:
+        os.makedirs(parent, 0o700, exist_ok=True)
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(fresh, path)
+        # The directory, too: a rename that is not on disk brings the old one back.
+        directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.makedirs(self._directory, 0o700, exist_ok=True)
-            with open(fresh, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(fresh, self.path)
-            # The directory, too: a rename that is not on disk brings the old one back.
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from error
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error

@@ -29,6 +29,7 @@ from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import question_subject
 from ftstan.cluster.replica import HoleError
 from ftstan.cluster.silence import Silence
+from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
     import random
@@ -55,6 +56,7 @@ _JOINS: Final = 120
 #: How long a log may lack what this node has read, while copies of it catch up.
 _VERIFY_S: Final = 10.0
 _HINT: Final = "see docs/clustering.md, A log that lost entries"
+TWICE: Final = 'another server runs with the node id "{node}", too'
 
 
 class Stage(enum.Enum):
@@ -94,6 +96,7 @@ class Follower:
         self._node_id = node_id
         self._founders = founders
         self._elected = elected
+        self._life = Nuid().next()
         self._silence = Silence(rng, clock.mono())
         self.stage = Stage.FORMING
         self.trouble = ""
@@ -181,11 +184,15 @@ class Follower:
         """Take a beat of the leader."""
         beat = decode_report(data)
         at = self._log.at
-        if beat is None or beat.node == self._node_id or not beat.leads:
+        if beat is None or self._is_own(beat) or not beat.leads:
             return
         if self.stage is not Stage.FOLLOWING:
             return
         now = self._clock.mono()
+        if beat.node == self._node_id:
+            self._silence.heard(now)
+            self._tell(TWICE.format(node=self._node_id))
+            return
         if beat.incarnation != at.incarnation.hex():
             self._silence.heard(now)
             self._tell(f"node {beat.node} leads with another log than this node has read")
@@ -199,6 +206,9 @@ class Follower:
         self._silence.heard(now)
         self._target = max(self._target, beat.sequence)
         self._replica.hear(beat.sequence)
+
+    def _is_own(self, said: Report) -> bool:
+        return said.node == self._node_id and said.life in ("", self._life)
 
     def _tell(self, trouble: str) -> None:
         self.trouble = trouble
@@ -246,20 +256,25 @@ class Follower:
                     hint="start the nodes that found the cluster, with -cluster_peers",
                 )
             return
-        reports = [said for said in self._ask_others() if said.node != self._node_id]
+        reports = self._ask_others()
         for said in reports:
+            if said.node == self._node_id:
+                self._tell(TWICE.format(node=said.node))
+                return
             if said.incarnation:
                 self._tell(f"there is no log, and node {said.node} has data of one")
                 return
         fresh = {said.node for said in reports} | {self._node_id}
-        if len(fresh & set(self._founders)) * 2 <= len(self._founders):
+        # All of them: one that is away may have data, and two emptied disks must not found a log
+        # without it.
+        if not fresh >= set(self._founders):
             return
         self._log.make()
 
     def _ask_others(self) -> list[Report]:
         answers: list[Answer] = self._js.ask(self._question, b"", _ASK_S, lambda _came: False)
         said = [decode_report(answer.payload) for answer in answers if not answer.status]
-        return [one for one in said if one is not None]
+        return [one for one in said if one is not None and not self._is_own(one)]
 
     def _verify(self, now: float) -> None:
         if self._log.check():
@@ -312,9 +327,7 @@ class Follower:
                 self._replica.take(entry, at)
         except HoleError as error:
             log.error(f"cluster: {error.text}: it is thrown away, and filled again from the log")
-            self._replica.clear()
-            self._replica.start_at(Position(self._log.at.incarnation), self._replica.seen)
-            self._replica.checkpoint()
+            self._replica.empty(Position(self._log.at.incarnation), self._replica.seen)
             self._log.begin(self._replica.at)
 
     def _upkeep(self, now: float) -> None:
@@ -340,7 +353,8 @@ class Follower:
         who = "this node has heard of"
         for said in reports:
             if said.node == self._node_id:
-                continue
+                self._tell(TWICE.format(node=said.node))
+                return
             if not said.incarnation:
                 continue
             if said.incarnation != at.incarnation.hex():
@@ -389,4 +403,5 @@ class Follower:
             *(self._node_id, self._log.at, self._replica.seen),
             leads=self.stage is Stage.LEADING,
             trouble=self.trouble,
+            life=self._life,
         )

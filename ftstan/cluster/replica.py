@@ -310,6 +310,16 @@ class Replica:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
 
+    def empty(self, at: Position, seen: int) -> None:
+        """Throw the store away and begin at ``at``. Raises ``BehindError``."""
+        # First the word that it is not complete: a crash in between must not leave half of it.
+        self.start_at(at, seen)
+        self.checkpoint()
+        try:
+            self.clear()
+        except StoreError as error:
+            raise BehindError(error.text, hint=error.hint) from error
+
     def clear(self) -> None:
         """Throw away everything in the store. Raises ``StoreError``."""
         for name in (*self.channels, *self.later):

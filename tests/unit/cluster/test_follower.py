@@ -271,7 +271,7 @@ def test_a_node_with_data_ends_where_the_stream_is_gone_or_another_one(
         Node(stream, "b", time, at).run(5.0)
 
 
-def test_a_cluster_is_founded_by_a_majority_of_its_founders_and_by_nobody_beside_data(
+def test_a_cluster_is_founded_by_all_its_founders_and_by_nobody_beside_data(
     time: Time,
 ) -> None:
     stream = Stream()
@@ -283,7 +283,7 @@ def test_a_cluster_is_founded_by_a_majority_of_its_founders_and_by_nobody_beside
     node.run(5.0)
     assert stream.config is None
     assert "node c has data" in node.follower.trouble
-    node.js.reports = [said(fresh)]
+    node.js.reports = [said(fresh), said(replace(fresh, node="c"))]
     node.run(10.0)
     made: object = stream.__dict__["config"]
     assert made is not None
@@ -314,3 +314,26 @@ def test_a_leader_that_stops_is_followed_at_once() -> None:
 )
 def test_what_is_no_report_is_ignored(data: bytes) -> None:
     assert decode_report(data) is None
+
+
+def test_a_node_whose_id_another_server_has_does_not_lead_and_says_so(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    twin = Node(stream, "a", time)
+    twin.run(10.0, beats=first)
+    assert not twin.was_elected()
+    assert twin.follower.trouble == 'another server runs with the node id "a", too'
+    other = Node(stream, "a", time)
+    other.js.reports = [said(replace(first.follower.report(), leads=False))]
+    other.run(10.0)
+    assert not other.was_elected()
+    assert "the node id" in other.follower.trouble
+
+
+def test_two_emptied_nodes_do_not_found_a_log_without_the_third(time: Time) -> None:
+    stream = Stream()
+    node = Node(stream, "a", time)
+    node.js.reports = [said(Report("b", "", 0, 0, 0))]
+    node.run(10.0)
+    assert stream.config is None

@@ -64,7 +64,7 @@ class Life:
         )
         limits = Limits(StoreLimits())
         self.store.set_limits(limits)
-        self.file = CheckpointFile(str(path / "log"))
+        self.file = CheckpointFile(str(path / "log"), str(store))
         self.replica = Replica(
             *(self.store, self.store.recover(), limits),
             node_id="a",
@@ -232,7 +232,7 @@ def test_what_lies_behind_a_sequence_is_cut_out_of_a_block() -> None:
 
 
 def test_a_checkpoint_comes_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
-    file = CheckpointFile(str(tmp_path / "log"))
+    file = CheckpointFile(str(tmp_path / "log"), str(tmp_path))
     assert file.read() is None
     checkpoint = Checkpoint("store", Position(LOG, 5, 6, 1, "a"), 9)
     file.write(checkpoint)
@@ -241,3 +241,19 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_named(tmp_path: Path) -> N
     path.write_text(path.read_text().replace('"sequence": 5', '"sequence": 6'))
     with pytest.raises(StoreError, match="is damaged"):
         file.read()
+
+
+def test_a_datastore_older_than_its_checkpoint_is_found_out(tmp_path: Path) -> None:
+    log, store = tmp_path / "log", tmp_path / "store"
+    file = CheckpointFile(str(log), str(store))
+    file.write(Checkpoint("id", Position(LOG, 5)))
+    older = (store / "cluster.mark").read_bytes()
+    newer = Checkpoint("id", Position(LOG, 9))
+    file.write(newer)
+    assert file.is_marked(newer)
+    # A crash between the two files leaves a mark that is ahead.
+    assert file.is_marked(Checkpoint("id", Position(LOG, 5)))
+    (store / "cluster.mark").write_bytes(older)
+    assert not file.is_marked(newer)
+    (store / "cluster.mark").unlink()
+    assert not file.is_marked(newer)
