@@ -13,11 +13,13 @@ from ftstan.base.errors import ConfigError, RecoveryError, StoreError
 from ftstan.base.log import stream as log
 from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.cluster.checkpoint import CheckpointFile
+from ftstan.cluster.copying import CopySource
 from ftstan.cluster.entry import Position
-from ftstan.cluster.follower import Follower
+from ftstan.cluster.follower import Follower, Stage
 from ftstan.cluster.jetstream import JetStream
 from ftstan.cluster.log import ReplicatedLog
 from ftstan.cluster.names import beat_subject
+from ftstan.cluster.purging import KnownNodes
 from ftstan.cluster.replica import Replica
 from ftstan.cluster.steward import Steward
 from ftstan.cluster.store import ClusterStore
@@ -28,12 +30,13 @@ from ftstan.nats.clustered import log_path, node_id
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from ftstan.cluster.replica import LocalChannel
     from ftstan.ft.watch import Watch
     from ftstan.nats.link import Link
     from ftstan.stores.file.store import FileStore
-    from ftstan.stores.interface import Lock, Recovered, StoreContext
+    from ftstan.stores.interface import Lock, Recovered, StoreContext, StoredSub
 
 NOT_CLUSTERED: Final = (
     "stan: cannot restart server in clustered mode if it was not previously clustered"
@@ -57,6 +60,10 @@ class ClusterAccess(OwnedAccess):
         self._store: FileStore | None = None
         self._replica: Replica | None = None
         self._log: ReplicatedLog | None = None
+        self._follower: Follower | None = None
+        self._leading: ClusterStore | None = None
+        self.source: CopySource | None = None
+        """What other nodes copy this one's store from, once it is recovered."""
 
     def lock(self) -> Lock:
         """The lock of the datastore."""
@@ -114,7 +121,24 @@ class ClusterAccess(OwnedAccess):
         js.on_message = follower.hear
         self._replica = replica
         self._log = rlog
+        self._follower = follower
+        self.source = CopySource(replica, self._complete, self._subs)
         return follower
+
+    def _complete(self) -> Position | None:
+        """Up to where the store can be copied, for ``CopySource``."""
+        assert self._follower is not None
+        assert self._replica is not None
+        if self._leading is not None:
+            self._leading.catch_up()
+        elif self._follower.stage not in (Stage.FOLLOWING, Stage.LEADING):
+            return None
+        return self._replica.at
+
+    def _subs(self, local: LocalChannel) -> Iterable[StoredSub]:
+        if self._leading is not None:
+            return self._leading.current_subs(local)
+        return local.stored_subs()
 
     def steward(self, link: Link, server: str) -> Steward:
         """Who looks after the stream while this node leads. ``link``: for this alone."""
@@ -122,7 +146,13 @@ class ClusterAccess(OwnedAccess):
         js = JetStream(link, context.clock)
         cluster_id = context.options.cluster_id
         rlog = ReplicatedLog(js, cluster_id, context.clock, context.stopping)
-        return Steward(js, rlog, cluster_id, server)
+        nodes = KnownNodes(self.log_path, self._founders())
+        return Steward(
+            *(js, rlog, context.clock, nodes),
+            cluster_id=cluster_id,
+            server=server,
+            most=context.options.cluster.log_max_bytes,
+        )
 
     def _position(
         self, recovered: Recovered, replica: Replica, store_id: str
@@ -169,7 +199,8 @@ class ClusterAccess(OwnedAccess):
         """The store of the node that leads now."""
         assert self._replica is not None
         assert self._log is not None
-        return ClusterStore(self._replica, self._log, self._context.clock)
+        self._leading = ClusterStore(self._replica, self._log, self._context.clock)
+        return self._leading
 
     def close(self) -> None:
         """Leave a checkpoint, close the store, release everything."""

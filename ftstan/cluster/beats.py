@@ -21,7 +21,8 @@ class Report:
     ``incarnation`` (hexadecimal) is empty for a node that has no log yet. ``sequence``, ``crc`` and
     ``epoch`` say how far it has read or written, ``seen`` the furthest entry it has heard of.
     ``leads``: it appends. ``leaves``: it is about to stop. ``trouble``: why it does not follow.
-    ``life``: drawn by each process, so that two with one id are told apart.
+    ``life``: drawn by each process, so that two with one id are told apart. ``stored``: up to which
+    entry its store is complete and synced.
     """
 
     node: str
@@ -34,21 +35,18 @@ class Report:
     leaves: bool = False
     trouble: str = ""
     life: str = ""
+    stored: int = 0
 
     def encode(self) -> bytes:
         """As bytes."""
         return json.dumps(asdict(self)).encode()
 
 
-def report(
-    node: str, at: Position, seen: int, *, leads: bool, trouble: str = "", life: str = ""
-) -> Report:
+def report(node: str, at: Position, seen: int, *, leads: bool) -> Report:
     """The report of ``node``, which is at ``at``."""
     return Report(
         *(node, at.incarnation.hex(), at.sequence, at.crc, at.epoch, max(seen, at.sequence)),
         leads=leads,
-        trouble=trouble,
-        life=life,
     )
 
 
@@ -63,6 +61,7 @@ _TYPES = {
     "leaves": bool,
     "trouble": str,
     "life": str,
+    "stored": int,
 }
 
 

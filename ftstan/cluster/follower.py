@@ -10,6 +10,7 @@ stage         what it does
 ============  =====================================================================================
 ``FORMING``   looks for the stream; makes it, if this node may found the cluster
 ``VERIFYING``  looks whether the log still has what this node has read of it
+``COPYING``   fetches the store of another node, because the log begins behind its own
 ``FOLLOWING``  reads, applies, listens
 ``LEADING``   nothing: the node serves
 ============  =====================================================================================
@@ -18,14 +19,16 @@ stage         what it does
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import FencedError, NatsError
 from ftstan.base.log import stream as log
 from ftstan.base.ratelimit import RateLimit
 from ftstan.cluster.beats import Report, decode_report, report
+from ftstan.cluster.copying import Copy, CopyError
 from ftstan.cluster.entry import Position, follow
-from ftstan.cluster.log import LogLostError
+from ftstan.cluster.log import LogLostError, PurgedError
 from ftstan.cluster.names import question_subject
 from ftstan.cluster.replica import HoleError
 from ftstan.cluster.silence import Silence
@@ -64,6 +67,7 @@ class Stage(enum.Enum):
 
     FORMING = "looking for the log"
     VERIFYING = "checking the log"
+    COPYING = "copying the store of another node"
     FOLLOWING = "following"
     LEADING = "leading"
 
@@ -112,6 +116,7 @@ class Follower:
         self._next_checkpoint = clock.mono() + _CHECKPOINT_S
         self._joins = 0
         self._more = False
+        self._copy: Copy | None = None
 
     # ---- a station of the data plane
     # ----------------------------------------------------------------------------------------------
@@ -138,6 +143,8 @@ class Follower:
         due = min(self._next_tick, self._next_step)
         if self.stage is Stage.FOLLOWING:
             due = min(self._next_tick, self._next_read, self._silence.due)
+        if self._copy is not None:
+            due = now
         if not self._js.connected:
             due = self._next_connect
         return min(max(due - now, 0.0), _TICK_S)
@@ -167,8 +174,13 @@ class Follower:
                 case Stage.VERIFYING if now >= self._next_step:
                     self._next_step = now + _FORM_AGAIN_S
                     self._verify(now)
+                case Stage.COPYING if self._copy is not None or now >= self._next_step:
+                    self._next_step = now + _FORM_AGAIN_S
+                    self._fetch()
                 case Stage.FOLLOWING:
                     self._follow(now)
+        except PurgedError as error:
+            self._begin_copy(error)
         except NatsError as error:
             # Who cannot hear must not judge.
             self._silence.heard(self._clock.mono())
@@ -289,6 +301,62 @@ class Follower:
                 "has lost entries that were acknowledged"
             )
 
+    # ---- copying
+    # ----------------------------------------------------------------------------------------------
+
+    def _begin_copy(self, error: PurgedError) -> None:
+        log.warning(f"cluster: {error.text}: the store of another node is copied")
+        self._replica.forsake()
+        self._log.begin(self._replica.at)
+        self.stage = Stage.COPYING
+        self.trouble = error.text
+        self._copy = None
+        self._more = False
+        self._next_step = 0.0
+
+    def _fetch(self) -> None:
+        if self._copy is None:
+            node = self._choose()
+            if not node:
+                self._tell(f"{self.trouble.partition('; ')[0]}; no node answers that has it all")
+                return
+            log.info(f"cluster: copying the store of node {node}")
+            self._copy = Copy(self._js, self._replica, self._cluster_id, node)
+        copy = self._copy
+        try:
+            at = copy.step()
+        except CopyError as error:
+            self._copy = None
+            log.warning(f"cluster: the copy broke off: {error.text}")
+            return
+        except NatsError:
+            self._copy = None
+            raise
+        if at is None:
+            return
+        self._copy = None
+        log.info(
+            f"cluster: the store of node {copy.node} was copied up to entry {at.sequence}, "
+            f"{copy.messages} messages of it anew"
+        )
+        self._log.begin(at)
+        self.stage = Stage.VERIFYING
+        self._verify_by = self._clock.mono() + _VERIFY_S
+        self._next_step = 0.0
+
+    def _choose(self) -> str:
+        """A node whose store goes on where the log begins, rather not the one that leads."""
+        first = self._log.bounds().first
+        incarnation = self._log.at.incarnation.hex()
+        complete = [
+            said
+            for said in self._ask_others()
+            if said.incarnation == incarnation and said.sequence + 1 >= first and said.sequence
+        ]
+        if not complete:
+            return ""
+        return min(complete, key=lambda said: (said.leads, -said.sequence)).node
+
     # ---- following
     # ----------------------------------------------------------------------------------------------
 
@@ -399,9 +467,9 @@ class Follower:
 
     def report(self) -> Report:
         """How far this node is; any thread may ask."""
-        return report(
+        said = report(
             *(self._node_id, self._log.at, self._replica.seen),
             leads=self.stage is Stage.LEADING,
-            trouble=self.trouble,
-            life=self._life,
         )
+        stored = self._replica.stored
+        return replace(said, trouble=self.trouble, life=self._life, stored=stored)

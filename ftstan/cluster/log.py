@@ -15,7 +15,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ftstan.base.errors import DamageError, FencedError, NatsError, RecoveryError, StoppedError
+from ftstan.base.errors import (
+    DamageError,
+    FencedError,
+    FtstanError,
+    NatsError,
+    RecoveryError,
+    StoppedError,
+)
 from ftstan.base.log import stream as log
 from ftstan.base.ratelimit import RateLimit
 from ftstan.cluster.entry import (
@@ -67,6 +74,21 @@ class LogLostError(RecoveryError):
     """The log is not the one that this node has read, or has lost entries: nothing is served."""
 
 
+class PurgedError(FtstanError):
+    """What this node would read next was purged: it must copy the store of another node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the stream holds: entries ``first`` to ``last`` (none if ``first`` is behind ``last``),
+    in so many bytes.
+    """
+
+    first: int
+    last: int
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """What one read gave: entries with the position behind each, and whether the log ends there."""
@@ -92,7 +114,8 @@ def settings(cluster_id: str, incarnation: bytes) -> dict[str, Any]:
         "num_replicas": _REPLICAS,
         "allow_direct": True,
         "deny_delete": True,
-        "deny_purge": True,
+        # The leader purges what every node has.
+        "deny_purge": False,
         "allow_rollup_hdrs": False,
         "sealed": False,
         "metadata": {_INCARNATION: incarnation.hex()},
@@ -191,14 +214,29 @@ class ReplicatedLog:
         self.at = at
         self._subject = log_subject(self._cluster_id, at.incarnation)
 
+    def bounds(self) -> Bounds:
+        """What the stream holds now. Raises ``NatsError``."""
+        state = self.js.api(f"STREAM.INFO.{self._stream}", {}, _API_S).get("state", {})
+        last = int(state.get("last_seq", 0))
+        first = int(state.get("first_seq", 0)) if state.get("messages") else last + 1
+        return Bounds(first, last, int(state.get("bytes", 0)))
+
+    def purge(self, first: int) -> None:
+        """Drop the entries before ``first``. Raises ``NatsError``."""
+        self.js.api(f"STREAM.PURGE.{self._stream}", {"seq": first}, _API_S)
+
     def check(self) -> bool:
         """Whether the stream has the entry that ``at`` names, as it was read.
 
         False: this copy of the stream does not have it, perhaps not yet. Raises ``LogLostError`` if
-        it has another one.
+        it has another one, and ``PurgedError`` if the one behind it is not there any more.
         """
-        if not self.at.sequence:
-            return True
+        bounds = self.bounds()
+        if bounds.first > self.at.sequence + 1:
+            raise self._purged(bounds.first)
+        if bounds.first == self.at.sequence + 1:
+            # The entry itself was purged, or there never was one: the next one names its CRC.
+            return bounds.last >= self.at.sequence
         found = self._entry_at(self.at.sequence)
         if found is None:
             return False
@@ -222,6 +260,9 @@ class ReplicatedLog:
         batch = self.js.get(self._stream, self.at.sequence + 1, _READ_ENTRIES, _READ_BYTES, _READ_S)
         entries = []
         for sequence, subject, data in batch.rows:
+            if sequence > self.at.sequence + 1 and self.bounds().first >= sequence:
+                # Nothing before it is there: a hole behind others is for ``follow`` to find.
+                raise self._purged(sequence)
             if subject != self._subject:
                 raise LogLostError(
                     f"the stream {self._stream} was deleted and made again by somebody",
@@ -238,6 +279,11 @@ class ReplicatedLog:
         if not batch.rows and batch.status not in (NOT_FOUND, END_OF_BATCH):
             raise NatsError("no server answers for the log")
         return Read(entries, batch.status == NOT_FOUND)
+
+    def _purged(self, first: int) -> PurgedError:
+        return PurgedError(
+            f"the log begins with entry {first}, and this node has read {self.at.sequence} entries"
+        )
 
     def _entry_at(self, sequence: int) -> bytes | None:
         batch = self.js.get(self._stream, sequence, 1, _READ_BYTES, _READ_S)
@@ -311,6 +357,11 @@ class ReplicatedLog:
                 hint="see docs/clustering.md, A log that lost entries",
             )
         found = self._entry_at(place)
+        if found is None and last > place and self.bounds().first > place:
+            raise FencedError(
+                "another node leads this cluster, and what it wrote in place of this one's last "
+                "entry was purged: this one does not lead any more"
+            )
         if found is None:
             # Proposed and not in this copy yet, or never to be: only the next attempt can tell.
             return self._wait(f"entry {place} is on its way")

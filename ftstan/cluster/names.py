@@ -24,6 +24,11 @@ def beat_subject(cluster_id: str) -> str:
     return f"_FTSTAN.cluster.{encoded(cluster_id)}.beat"
 
 
+def copy_subject(cluster_id: str, node_id: str) -> str:
+    """Where the store of a node can be copied."""
+    return f"_FTSTAN.cluster.{encoded(cluster_id)}.copy.{encoded(node_id)}"
+
+
 def question_subject(cluster_id: str) -> str:
     """Where nodes are asked how far they are; every node answers."""
     return f"_FTSTAN.cluster.{encoded(cluster_id)}.ask"

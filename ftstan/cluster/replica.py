@@ -294,6 +294,11 @@ class Replica:
         self.seen = max(self.seen, sequence)
 
     @property
+    def stored(self) -> int:
+        """Up to which entry the store is complete whatever happens to this machine."""
+        return self._written.sequence
+
+    @property
     def is_recorded(self) -> bool:
         """Whether the last checkpoint says all there is to say."""
         return self._written == self.at
@@ -309,6 +314,43 @@ class Replica:
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
+
+    # ---- being filled from another node
+    # ----------------------------------------------------------------------------------------------
+
+    def forsake(self) -> None:
+        """The store holds nothing for certain from now on, on disk too. Raises ``BehindError``."""
+        self._pieces.clear()
+        self.start_at(Position(self.at.incarnation), self.seen)
+        self.checkpoint()
+
+    def drop(self, name: bytes) -> None:
+        """Delete a channel, if there is one. Raises ``StoreError``."""
+        self._settle()
+        if self.find(name) is not None:
+            self.store.delete_channel(name)
+            self.channels.pop(name, None)
+
+    def fill(self, local: LocalChannel, block: MsgBlock) -> None:
+        """Store messages that follow those that are there. Raises ``StoreError``."""
+        local.staged = block.last
+        local.store.append(block)
+        self._settle()
+
+    def adopt(self, operations: list[Operation], at: Position) -> None:
+        """All messages up to ``at`` are here: take the rest in place of what was there, and leave a
+        checkpoint. Raises ``BehindError``.
+        """
+        for local in self.channels.values():
+            for sub_id in local.subs:
+                local.store.delete_sub(sub_id)
+            local.subs.clear()
+        for client in list(self.clients):
+            self.store.delete_client(client)
+        self.clients.clear()
+        self.remembered.clear()
+        self.apply(operations, at)
+        self.checkpoint()
 
     def empty(self, at: Position, seen: int) -> None:
         """Throw the store away and begin at ``at``. Raises ``BehindError``."""

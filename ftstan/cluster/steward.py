@@ -1,5 +1,5 @@
-"""What a leader looks after beside serving: that its stream is still the one that it knows, and
-that the stream is led by another server than its own.
+"""What a leader looks after beside serving: that its stream is still the one that it knows, that
+the stream is led by another server than its own, and that entries go that nobody needs any more.
 
 The second is about time alone. If the process that serves and the server that leads the stream die
 together, a takeover waits for JetStream's own election, which takes seconds; if they do not, it
@@ -10,29 +10,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ftstan.base.errors import NatsError
+from ftstan.base.errors import NatsError, StoreError
 from ftstan.base.log import stream as log
+from ftstan.cluster.beats import decode_report
 from ftstan.cluster.jetstream import ApiError
 from ftstan.cluster.log import LogLostError
-from ftstan.cluster.names import stream_name
+from ftstan.cluster.names import question_subject, stream_name
+from ftstan.cluster.purging import purge_to
 
 if TYPE_CHECKING:
+    from ftstan.base.clock import Clock
     from ftstan.cluster.jetstream import JetStream
     from ftstan.cluster.log import ReplicatedLog
+    from ftstan.cluster.purging import KnownNodes
 
 _CONNECT_S: Final = 1.0
 _API_S: Final = 2.0
+_ASK_S: Final = 0.3
+#: Between two looks at what nobody needs.
+PURGE_EVERY_S: Final = 10.0
+#: Entries that are worth a purge: each one is an entry of JetStream's own log.
+FEWEST: Final = 100
+#: What nodes said so long ago is not believed: this process may have stood still.
+_STALE_S: Final = 5.0
 _HINT: Final = "see docs/clustering.md, A log that lost entries"
 
 
 class Steward:
-    """``rlog`` is for looking only, over ``js``. ``server``: the name of this node's server."""
+    """``rlog`` is for looking and purging, over ``js``. ``server``: the name of this node's server.
 
-    def __init__(self, js: JetStream, rlog: ReplicatedLog, cluster_id: str, server: str) -> None:
+    ``most``: bytes of the log above which no node is waited for that is away.
+    """
+
+    def __init__(
+        self,
+        js: JetStream,
+        rlog: ReplicatedLog,
+        clock: Clock,
+        nodes: KnownNodes,
+        *,
+        cluster_id: str,
+        server: str,
+        most: int,
+    ) -> None:
         self._js = js
         self._log = rlog
+        self._clock = clock
+        self._nodes = nodes
         self._stream = stream_name(cluster_id)
+        self._question = question_subject(cluster_id)
         self._server = server
+        self._most = most
+        self._purge_at = clock.mono() + PURGE_EVERY_S
 
     def look(self, incarnation: bytes) -> None:
         """Look once. Raises ``LogLostError``: the log of ``incarnation`` is not there any more."""
@@ -42,6 +71,9 @@ class Steward:
             found = self._log.find()
             if found == incarnation:
                 self._place()
+                if self._clock.mono() >= self._purge_at:
+                    self._purge_at = self._clock.mono() + PURGE_EVERY_S
+                    self._purge(incarnation.hex())
                 return
         except LogLostError:
             raise
@@ -68,6 +100,23 @@ class Steward:
             log.debug(f"cluster: {error.text}")
         else:
             log.debug(f"cluster: the stream is led by {other} now, not by this node's server")
+
+    def _purge(self, incarnation: str) -> None:
+        asked = self._clock.mono()
+        answers = self._js.ask(self._question, b"", _ASK_S, lambda _came: False)
+        said = [decode_report(answer.payload) for answer in answers if not answer.status]
+        reports = [one for one in said if one is not None]
+        try:
+            self._nodes.hear(reports, incarnation)
+        except StoreError as error:
+            log.warning(f"cluster: {error.text}")
+        bounds = self._log.bounds()
+        is_large = bounds.size > self._most
+        first = purge_to(self._nodes.stored, reports, incarnation, is_large=is_large)
+        if first - bounds.first < FEWEST or self._clock.mono() - asked > _STALE_S:
+            return
+        self._log.purge(first)
+        log.debug(f"cluster: entries {bounds.first} to {first - 1} of the log were purged")
 
     def close(self) -> None:
         """Give the link up."""

@@ -59,18 +59,19 @@ class ClusterChannel:
         self._stage = stage
         self._append = append
         self._recovered = local.stored_subs()
+        self._snapshot: Callable[[], Iterable[StoredSub]] | None = None
         self._next_sub_id = self._inner.next_sub_id
         self.name = self._inner.name
 
     @property
     def snapshot(self) -> Callable[[], Iterable[StoredSub]] | None:
         """What the broker has set."""
-        return self._inner.snapshot
+        return self._snapshot
 
     @snapshot.setter
     def snapshot(self, value: Callable[[], Iterable[StoredSub]] | None) -> None:
         # Not to the local store: the broker is ahead of it by a batch that may never be committed.
-        del value
+        self._snapshot = value
 
     @property
     def limits(self) -> ChannelLimits:
@@ -204,6 +205,12 @@ class ClusterStore:
         why = self._replica.refused.get(name)
         refused = {name: why} if why is not None else {}
         return Recovered(None, [], [self._wrap(local)], refused, activation=self._log.at.epoch)
+
+    def current_subs(self, local: LocalChannel) -> Iterable[StoredSub]:
+        """The subscriptions of a channel, as the broker has them once nothing waits."""
+        channel = self._channels.get(local.store.name)
+        snapshot = channel.snapshot if channel is not None else None
+        return snapshot() if snapshot is not None else local.stored_subs()
 
     # ---- staging
     # ----------------------------------------------------------------------------------------------

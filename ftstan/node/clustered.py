@@ -19,7 +19,7 @@ from ftstan.base.states import ClusterRole, NodeState
 from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.follower import Stage
 from ftstan.cluster.log import LogLostError
-from ftstan.cluster.names import beat_subject, question_subject
+from ftstan.cluster.names import beat_subject, copy_subject, question_subject
 from ftstan.nats import tasks
 from ftstan.nats.clustered import jetstream_options
 
@@ -104,6 +104,9 @@ class ClusterNode:
         node.role = NodeState.CLUSTERED
         link = self._new_link("raft_log")
         await self._control.serve(self._question, self._on_question)
+        await self._control.serve(
+            copy_subject(options.cluster_id, self.node_id), self._on_copy_request
+        )
         await self._control.start()
         log.stream.info("Recovering the state...")
         follower = self._follower = await node.call(
@@ -196,6 +199,18 @@ class ClusterNode:
         if self._follower is not None:
             self._tasks.append(tasks.spawn(self._answer(reply), "answer", self._node.fail))
             self._tasks = [task for task in self._tasks if not task.done()]
+
+    def _on_copy_request(self, data: bytes, reply: str) -> None:
+        if self._access.source is not None and not self._node.stopping.is_set():
+            self._tasks.append(tasks.spawn(self._give(data, reply), "copy", self._node.fail))
+            self._tasks = [task for task in self._tasks if not task.done()]
+
+    async def _give(self, data: bytes, reply: str) -> None:
+        source = self._access.source
+        assert source is not None
+        answer = await self._node.call(lambda: source.answer(data))
+        with contextlib.suppress(NatsError):
+            await self._control.publish(reply, answer)
 
     async def _answer(self, reply: str) -> None:
         assert self._follower is not None

@@ -39,6 +39,8 @@ class Stream:
     late: list[Callable[[], object]] = field(default_factory=list)
     hidden: int = 0
     """Entries at the end that the copies do not have yet."""
+    purged: int = 0
+    """Entries at the beginning that are gone."""
 
     def append(self, subject: str, data: bytes, last: int) -> Appended | WrongLast:
         if last != len(self.entries):
@@ -98,7 +100,16 @@ class FakeJetStream:
             return {"config": request}
         if stream.config is None:
             raise ApiError("no stream", 10059)
-        return {"config": dict(stream.config)}
+        if what.startswith("STREAM.PURGE."):
+            stream.purged = max(stream.purged, request["seq"] - 1)
+        last = len(stream.entries)
+        state = {
+            "messages": last - stream.purged,
+            "first_seq": stream.purged + 1,
+            "last_seq": last,
+            "bytes": sum(len(data) for _, data in stream.entries[stream.purged :]),
+        }
+        return {"config": dict(stream.config), "state": state}
 
     def append(
         self, _stream: str, subject: str, data: bytes, last: int, _seconds: float
@@ -118,6 +129,6 @@ class FakeJetStream:
         end = len(self.stream.entries) - self.stream.hidden
         rows = [
             (number, *self.stream.entries[number - 1])
-            for number in range(sequence, min(sequence + most, end + 1))
+            for number in range(max(sequence, self.stream.purged + 1), end + 1)[:most]
         ]
         return Batch(rows, END_OF_BATCH if rows else NOT_FOUND)

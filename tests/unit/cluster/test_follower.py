@@ -49,6 +49,7 @@ class FakeReplica:
     taken: list[Entry] = field(default_factory=list)
     follows: bool = True
     is_recorded: bool = True
+    stored: int = 0
     store: FakeStore = field(default_factory=FakeStore)
 
     def take(self, entry: Entry, at: Position) -> None:

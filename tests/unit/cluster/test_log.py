@@ -173,7 +173,7 @@ def test_a_stream_of_somebody_else_is_refused() -> None:
         {"discard": "old"},
         {"subjects": ["x"]},
         {"allow_direct": False},
-        {"deny_purge": False},
+        {"deny_purge": True},
         {"sealed": True},
         {"mirror": {"name": "x"}},
     ],

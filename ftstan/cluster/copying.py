@@ -1,0 +1,310 @@
+"""Copying the store of another node, for one that is behind what the log still has.
+
+Messages do not change once they are stored, so they are copied while their node goes on. What does
+change is small and taken at one moment, the *manifest*: the position of the log that it belongs to,
+where each channel begins and ends, subscriptions with what they have not acknowledged, clients.
+When the store holds all of it, its checkpoint says so, and the node reads the log from there.
+
+A copy can break off anywhere. Until its end the checkpoint says that the store holds nothing for
+certain, and the next attempt keeps every message that the other node still has in that place.
+
+Answers come in pieces, each with the CRC of the piece and of the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ftstan.base.errors import DamageError, FtstanError, StoreError
+from ftstan.base.log import stream as log
+from ftstan.cluster.entry import Op, Operation, Position, decode_operations, encode_operations
+from ftstan.cluster.names import copy_subject
+from ftstan.stores.interface import StoredSub
+from ftstan.wire.block import PACKED_HEAD, MsgBlock, SubEvents, unpack_block
+from ftstan.wire.nuid import Nuid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from ftstan.cluster.jetstream import JetStream
+    from ftstan.cluster.replica import LocalChannel, Replica
+    from ftstan.stores.interface import ChannelStore
+
+_HEAD: Final = struct.Struct(">BIIQ")
+_GIVEN: Final = 0
+_REFUSED: Final = 1
+_MANIFEST: Final = "manifest"
+_MESSAGES: Final = "messages"
+#: Bytes of a piece, and of messages read at once.
+_PIECE: Final = 512 << 10
+_ROOM: Final = 4 << 10
+_MOST_MESSAGES: Final = 10_000
+#: Manifests that a node keeps for those who copy.
+_KEPT: Final = 2
+_ASK_S: Final = 3.0
+_ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """Where a channel begins and ends; ``name`` is hexadecimal."""
+
+    name: str
+    first: int
+    last: int
+    last_timestamp: int
+
+
+# ---- the node that is copied
+# --------------------------------------------------------------------------------------------------
+
+
+class CopySource:
+    """Answers for ``replica``, on the thread that owns it.
+
+    ``position()``: up to where the store is complete now, with everything that waits given to it;
+    ``None`` while it cannot be copied. ``subs(channel)``: the subscriptions at that position.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        position: Callable[[], Position | None],
+        subs: Callable[[LocalChannel], Iterable[StoredSub]],
+    ) -> None:
+        self._replica = replica
+        self._position = position
+        self._subs = subs
+        self._manifests: dict[str, bytes] = {}
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer to a request. Raises ``FencedError`` if this node leads no more."""
+        try:
+            asked = json.loads(request)
+            offset, most = int(asked["offset"]), min(max(int(asked["most"]), 1), _PIECE)
+            whole = self._whole(asked)
+            piece = whole[offset : offset + most]
+            return _HEAD.pack(_GIVEN, zlib.crc32(piece), zlib.crc32(whole), len(whole)) + piece
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            return _refusal(f"a request that cannot be understood: {error}")
+        except (StoreError, DamageError) as error:
+            return _refusal(error.text)
+
+    def _whole(self, asked: dict[str, Any]) -> bytes:
+        if asked["want"] == _MESSAGES:
+            local = self._replica.find(bytes.fromhex(asked["channel"]))
+            if local is None:
+                return b""
+            return _messages(local.store, int(asked["from"]), int(asked["to"]))
+        token = str(asked["token"])
+        found = self._manifests.get(token)
+        if found is None:
+            at = self._position()
+            if at is None or at.incarnation.hex() != asked["incarnation"]:
+                raise StoreError("this node has nothing to copy now")
+            found = self._manifests[token] = self._manifest(at)
+            while len(self._manifests) > _KEPT:
+                del self._manifests[next(iter(self._manifests))]
+        return found
+
+    def _manifest(self, at: Position) -> bytes:
+        replica = self._replica
+        for name in list(replica.later):
+            replica.find(name)
+        if replica.refused:
+            name, why = next(iter(replica.refused.items()))
+            raise StoreError(f'channel "{name.decode("utf-8", "backslashreplace")}": {why}')
+        channels = []
+        operations = [
+            Operation(Op.CLIENT_NEW, client.client_id, client)
+            for client in replica.clients.values()
+        ]
+        if replica.info is not None:
+            operations.append(Operation(Op.SERVER_INFO, b"", replica.info))
+        for name, local in replica.channels.items():
+            store = local.store
+            channels.append(_Channel(name.hex(), store.first, store.last, store.last_timestamp))
+            operations += _sub_operations(name, self._subs(local))
+        if replica.remembered:
+            window = dict(replica.remembered)
+            operations.append(Operation(Op.REMEMBER, b"", (window, len(window))))
+        head = json.dumps(
+            {
+                "position": asdict(at) | {"incarnation": at.incarnation.hex()},
+                "channels": [asdict(channel) for channel in channels],
+            }
+        ).encode()
+        return head + b"\n" + encode_operations(operations)
+
+
+def _refusal(why: str) -> bytes:
+    return _HEAD.pack(_REFUSED, 0, 0, 0) + why.encode("utf-8", "backslashreplace")
+
+
+def _sub_operations(name: bytes, subs: Iterable[StoredSub]) -> list[Operation]:
+    operations = []
+    pending = SubEvents()
+    for stored in subs:
+        operations.append(Operation(Op.SUB_NEW, name, stored.state))
+        for sequence in sorted(stored.pending):
+            pending.sent(stored.state.sub_id, sequence)
+    if len(pending):
+        operations.append(Operation(Op.EVENTS, name, pending))
+    return operations
+
+
+def _messages(store: ChannelStore, first: int, last: int) -> bytes:
+    """Messages ``first`` to ``last``, or the first of them that are there, packed."""
+    block = store.read(first, _MOST_MESSAGES, _PIECE)
+    if block is None:
+        return b""
+    start, end = block.position(first), block.position(last + 1)
+    packed = block.pack()
+    return packed[
+        start * PACKED_HEAD + block.sizes(0, start) : end * PACKED_HEAD + block.sizes(0, end)
+    ]
+
+
+# ---- the node that copies
+# --------------------------------------------------------------------------------------------------
+
+
+class CopyError(FtstanError):
+    """The copy broke off; another attempt may succeed."""
+
+
+class Copy:
+    """One attempt to copy the store of ``node`` into ``replica``.
+
+    ``step`` makes one request at most, so that the thread can do other things in between.
+    """
+
+    def __init__(self, js: JetStream, replica: Replica, cluster_id: str, node: str) -> None:
+        self._js = js
+        self._replica = replica
+        self.node = node
+        self._subject = copy_subject(cluster_id, node)
+        self._token = Nuid().next()
+        self.messages = 0
+        """How many messages were fetched."""
+        self._steps = self._run()
+
+    def step(self) -> Position | None:
+        """Go on; the position that was reached when everything is there and synced.
+
+        Raises ``CopyError``, ``BehindError`` if the local store refuses, ``ConnectionLostError``.
+        """
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            at: Position = end.value
+            return at
+        except StoreError as error:
+            raise CopyError(error.text, hint=error.hint) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CopyError(f"node {self.node} sent what cannot be read: {error}") from error
+        return None
+
+    def _run(self) -> Generator[None, None, Position]:
+        replica = self._replica
+        incarnation = replica.at.incarnation
+        whole = yield from self._fetch(
+            {"want": _MANIFEST, "token": self._token, "incarnation": incarnation.hex()}
+        )
+        line, _, rest = whole.partition(b"\n")
+        said = json.loads(line)
+        told = said["position"]
+        at = Position(incarnation, told["sequence"], told["crc"], told["epoch"], told["leader"])
+        channels = {bytes.fromhex(row["name"]): _Channel(**row) for row in said["channels"]}
+        for name in (*replica.channels, *replica.later):
+            if name not in channels:
+                replica.drop(name)
+        for name, channel in channels.items():
+            yield from self._channel(name, channel)
+        replica.adopt(decode_operations(rest), at)
+        return at
+
+    def _channel(self, name: bytes, channel: _Channel) -> Generator[None, None, None]:
+        replica = self._replica
+        local = replica.find(name)
+        if local is not None and not (yield from self._goes_on(name, channel, local.store)):
+            replica.drop(name)
+            local = None
+        local = local or replica.channel(name)
+        local.store.keep()
+        due = max(channel.first, local.store.last + 1, 1)
+        while due <= channel.last:
+            block = unpack_block((yield from self._messages(name, due, channel.last)))
+            if not len(block):
+                # They went by the limits of that node meanwhile.
+                break
+            if block.first > due and local.store.last:
+                replica.drop(name)
+                local = replica.channel(name)
+            due = block.last + 1
+            self.messages += len(block)
+            replica.fill(local, block)
+        if local.store.last < channel.last:
+            # Nothing is left, and the next message is still the one behind the last.
+            mark = MsgBlock()
+            mark.append(channel.last, name, b"", b"", channel.last_timestamp)
+            replica.fill(local, mark)
+            local.store.purge(channel.last)
+
+    def _goes_on(
+        self, name: bytes, channel: _Channel, store: ChannelStore
+    ) -> Generator[None, None, bool]:
+        """Whether what is here of the channel can stay: its last message is that node's, too."""
+        last = store.last
+        if not channel.first <= last <= channel.last:
+            return False
+        theirs = yield from self._messages(name, last, last)
+        return bool(theirs) and theirs == _messages(store, last, last)
+
+    def _messages(self, name: bytes, first: int, last: int) -> Generator[None, None, bytes]:
+        asked = {"want": _MESSAGES, "channel": name.hex(), "from": first, "to": last}
+        return (yield from self._fetch(asked))
+
+    def _fetch(self, asked: dict[str, object]) -> Generator[None, None, bytes]:
+        most = min(_PIECE, self._js.link.max_payload - _ROOM)
+        pieces: list[bytes] = []
+        got = 0
+        first = None
+        while True:
+            request = json.dumps(asked | {"offset": got, "most": most}).encode()
+            check, size, piece = self._ask(request)
+            first = first or (check, size)
+            if first != (check, size) or (not piece and got < size):
+                raise CopyError(f"node {self.node} changed its answer")
+            pieces.append(piece)
+            got += len(piece)
+            yield
+            if got >= size:
+                break
+        whole = b"".join(pieces)
+        if zlib.crc32(whole) != check:
+            raise CopyError(f"what node {self.node} sent was damaged on the way")
+        return whole
+
+    def _ask(self, request: bytes) -> tuple[int, int, bytes]:
+        for _ in range(_ATTEMPTS):
+            answers = self._js.ask(self._subject, request, _ASK_S)
+            if answers and answers[0].status:
+                raise CopyError(f"node {self.node} does not answer")
+            if not answers:
+                continue
+            payload = answers[0].payload
+            if len(payload) < _HEAD.size:
+                raise CopyError(f"node {self.node} sent an answer that is cut short")
+            status, crc, check, size = _HEAD.unpack_from(payload)
+            piece = payload[_HEAD.size :]
+            if status != _GIVEN:
+                raise CopyError(f"node {self.node}: {piece.decode('utf-8', 'replace')}")
+            if zlib.crc32(piece) == crc:
+                return check, size, piece
+            log.warning(f"cluster: a piece of the copy from node {self.node} came damaged: again")
+        raise CopyError(f"node {self.node} does not answer")

@@ -1,0 +1,250 @@
+"""A store that is copied from another node holds the same, however often the copy broke off."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from ftstan.cluster.copying import Copy, CopyError, CopySource
+from ftstan.cluster.entry import Op, Operation, Position
+from ftstan.cluster.jetstream import Answer
+from ftstan.stores.interface import ClientInfo, ServerInfo, StoredAt, SubState
+from ftstan.wire.block import MsgBlock
+from tests.unit.cluster.stream import FakeLink
+from tests.unit.cluster.test_replica import FOO, LOG, Life, block, events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ftstan.cluster.jetstream import JetStream
+
+BAR = b"bar"
+INFO = ServerInfo("cid", "d", "p", "s", "u", "c", "sc", "a")
+
+
+class Wire:
+    """Carries requests to ``source``. ``faults``: what happens to the next answers, in turn:
+    ``lost``, ``damaged``, ``gone`` (nobody listens), or nothing.
+    """
+
+    def __init__(self, source: CopySource) -> None:
+        self.source = source
+        self.link = FakeLink()
+        self.faults: deque[str] = deque()
+        self.asked: list[dict[str, object]] = []
+
+    def ask(self, _subject: str, request: bytes, _seconds: float) -> list[Answer]:
+        self.asked.append(json.loads(request))
+        fault = self.faults.popleft() if self.faults else ""
+        if fault == "lost":
+            return []
+        if fault == "gone":
+            return [Answer(503, {}, b"")]
+        answer = self.source.answer(request)
+        if fault == "damaged":
+            answer = answer[:-1] + bytes((answer[-1] ^ 1,))
+        return [Answer(0, {}, answer)]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[Life, Life]]:
+    made = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        made.append(Life(tmp_path / name, 1))
+    yield made[0], made[1]
+    for life in made:
+        life.kill()
+
+
+def wire(life: Life) -> Wire:
+    replica = life.replica
+    return Wire(CopySource(replica, lambda: replica.at, lambda local: local.stored_subs()))
+
+
+def copy(life: Life, wire: Wire) -> Copy:
+    life.replica.forsake()
+    return Copy(cast("JetStream", wire), life.replica, "cid", "a")
+
+
+def run(made: Copy) -> Position:
+    while True:
+        at = made.step()
+        if at is not None:
+            return at
+
+
+def fill(life: Life) -> None:
+    life.leader()
+    life.batch(
+        Operation(Op.SERVER_INFO, b"", INFO),
+        Operation(Op.CLIENT_NEW, b"c", ClientInfo(b"c", b"hb")),
+        Operation(Op.PUBLISH, FOO, block(1, 2000)),
+        Operation(Op.SUB_NEW, FOO, SubState(1, b"c", inbox=b"i", ack_inbox=b"a")),
+        Operation(Op.REMEMBER, b"", ({b"k" * 16: StoredAt(3, 4)}, 1)),
+        Operation(Op.KEEP, b"empty"),
+    )
+    sent = [("sent", 1, sequence) for sequence in range(1, 6)]
+    life.batch(Operation(Op.EVENTS, FOO, events(*sent, ("acked", 1, 2))))
+    large = MsgBlock()
+    for sequence in range(1, 4):
+        large.append(sequence, BAR, b"", b"x" * (700 << 10), sequence * 1000)
+    life.batch(Operation(Op.PUBLISH, BAR, large))
+    life.batch(Operation(Op.PUBLISH, b"gone", block(1, 9)))
+    life.batch(Operation(Op.PURGE, b"gone", 9))
+
+
+def state(life: Life) -> dict[str, object]:
+    replica = life.replica
+    channels = {}
+    for name, local in replica.channels.items():
+        store = local.store
+        messages = []
+        sequence = 1
+        while (read := store.read(sequence, 1000, 1 << 20)) is not None:
+            start = read.position(sequence)
+            messages += [
+                (read.sequence(i), read.timestamp(i), zlib.crc32(read.payload(i)))
+                for i in range(start, len(read))
+            ]
+            sequence = messages[-1][0] + 1
+        subs = [(sub.state, sub.pending) for sub in local.stored_subs()]
+        channels[name] = (store.first, store.last, store.count, messages, subs)
+    return {
+        "channels": channels,
+        "clients": replica.clients,
+        "info": replica.info,
+        "remembered": replica.remembered,
+        "at": replica.at,
+    }
+
+
+def test_a_copy_holds_what_the_other_node_has_and_says_so_on_disk(
+    nodes: tuple[Life, Life],
+) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    made = copy(ours, wire(theirs))
+    assert run(made) == theirs.replica.at
+    assert state(ours) == state(theirs)
+    found = ours.file.read()
+    assert found is not None
+    assert found.at == theirs.replica.at
+    # The next message of a channel whose messages are all gone follows the last one.
+    at = theirs.replica.at
+    for life in nodes:
+        life.at = at
+        life.batch(Operation(Op.PUBLISH, b"gone", block(10, 12)))
+    assert state(ours) == state(theirs)
+
+
+def test_what_was_there_already_is_not_fetched_again(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    ours.leader()
+    ours.batch(
+        Operation(Op.PUBLISH, FOO, block(1, 1500)),
+        Operation(Op.SUB_NEW, FOO, SubState(7, b"x", inbox=b"i", ack_inbox=b"a")),
+        Operation(Op.CLIENT_NEW, b"x", ClientInfo(b"x", b"hb")),
+        Operation(Op.PUBLISH, b"deleted", block(1, 3)),
+    )
+    fill(theirs)
+    made = copy(ours, wire(theirs))
+    run(made)
+    assert state(ours) == state(theirs)
+    assert made.messages == 500 + 3
+
+
+def test_messages_of_a_former_life_of_the_channel_do_not_stay(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    ours.leader()
+    other = MsgBlock()
+    for sequence in range(1, 11):
+        other.append(sequence, FOO, b"", b"of another life", sequence)
+    ours.batch(Operation(Op.PUBLISH, FOO, other))
+    fill(theirs)
+    run(copy(ours, wire(theirs)))
+    assert state(ours) == state(theirs)
+
+
+def test_messages_that_the_other_node_does_not_have_any_more_are_not_kept_before_a_hole(
+    nodes: tuple[Life, Life],
+) -> None:
+    theirs, ours = nodes
+    ours.leader()
+    ours.batch(Operation(Op.PUBLISH, FOO, block(1, 100)))
+    fill(theirs)
+    theirs.batch(Operation(Op.PURGE, FOO, 300))
+    run(copy(ours, wire(theirs)))
+    assert ours.messages()[0] == 301
+    assert state(ours) == state(theirs)
+
+
+def test_a_copy_that_broke_off_is_no_complete_store_and_goes_on_where_it_was(
+    nodes: tuple[Life, Life],
+) -> None:
+    theirs, ours = nodes
+    ours.leader()
+    ours.batch(Operation(Op.PUBLISH, FOO, block(1, 3)))
+    ours.replica.checkpoint()
+    fill(theirs)
+    road = wire(theirs)
+    broken = copy(ours, road)
+    road.faults.extend(["", "", "", "", "gone"])
+    with pytest.raises(CopyError, match="does not answer"):
+        run(broken)
+    found = ours.file.read()
+    assert found is not None
+    assert found.at.sequence == 0
+    again = copy(ours, road)
+    run(again)
+    assert broken.messages + again.messages == 2000 - 3 + 3
+    assert broken.messages
+    assert state(ours) == state(theirs)
+
+
+def test_pieces_that_are_lost_or_damaged_are_asked_for_again(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    road = wire(theirs)
+    road.faults.extend(["damaged", "lost", "", "", "damaged"])
+    run(copy(ours, road))
+    assert state(ours) == state(theirs)
+
+
+def test_a_copy_goes_on_while_the_other_node_takes_more(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    made = copy(ours, wire(theirs))
+    before = theirs.replica.at
+    made.step()
+    theirs.batch(
+        Operation(Op.PUBLISH, FOO, block(2001, 2100)),
+        Operation(Op.EVENTS, FOO, events(("acked", 1, 1))),
+        Operation(Op.PUBLISH, b"new", block(1, 3)),
+    )
+    assert run(made) == before
+    assert ours.messages()[-1] == 2000
+    assert ours.replica.channels[FOO].subs[1].pending == {1, 3, 4, 5}
+    assert b"new" not in ours.replica.channels
+
+
+@pytest.mark.parametrize("request_", [b"", b"[]", b"{}", b"\xff", b'{"offset": 0, "most": 1}'])
+def test_requests_that_make_no_sense_are_refused(
+    nodes: tuple[Life, Life], request_: bytes
+) -> None:
+    answer = wire(nodes[0]).source.answer(request_)
+    assert answer[0] == 1
+
+
+def test_a_node_of_another_log_gives_nothing(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    ours.replica.start_at(Position(bytes(16)), 0)
+    with pytest.raises(CopyError, match="nothing to copy"):
+        run(copy(ours, wire(theirs)))
+    assert LOG != bytes(16)
