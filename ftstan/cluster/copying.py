@@ -23,7 +23,6 @@ from ftstan.base.errors import DamageError, FtstanError, StoreError
 from ftstan.base.log import stream as log
 from ftstan.cluster.entry import Op, Operation, Position, decode_operations, encode_operations
 from ftstan.cluster.names import copy_subject
-from ftstan.stores.interface import StoredSub
 from ftstan.wire.block import PACKED_HEAD, MsgBlock, SubEvents, unpack_block
 from ftstan.wire.nuid import Nuid
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from ftstan.cluster.jetstream import JetStream
     from ftstan.cluster.replica import LocalChannel, Replica
-    from ftstan.stores.interface import ChannelStore
+    from ftstan.stores.interface import ChannelStore, StoredSub
 
 _HEAD: Final = struct.Struct(">BIIQ")
 _GIVEN: Final = 0

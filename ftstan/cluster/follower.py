@@ -51,6 +51,8 @@ _BEHIND_S: Final = 0.02
 _CONNECT_AGAIN_S: Final = 0.25
 _FORM_AGAIN_S: Final = 0.5
 _ASK_S: Final = 0.15
+#: All founders must answer, on machines that are busy with their start.
+_FOUND_S: Final = 1.0
 _STAND_S: Final = 3.0
 _CHECKPOINT_S: Final = 10.0
 _TICK_S: Final = 1.0
@@ -268,7 +270,7 @@ class Follower:
                     hint="start the nodes that found the cluster, with -cluster_peers",
                 )
             return
-        reports = self._ask_others()
+        reports = self._ask_others(_FOUND_S, len(self._founders))
         for said in reports:
             if said.node == self._node_id:
                 self._tell(TWICE.format(node=said.node))
@@ -283,8 +285,11 @@ class Follower:
             return
         self._log.make()
 
-    def _ask_others(self) -> list[Report]:
-        answers: list[Answer] = self._js.ask(self._question, b"", _ASK_S, lambda _came: False)
+    def _ask_others(self, seconds: float = _ASK_S, most: int = 1 << 30) -> list[Report]:
+        """What other nodes say within so many seconds; ``most`` answers are enough."""
+        answers: list[Answer] = self._js.ask(
+            self._question, b"", seconds, lambda came: len(came) >= most
+        )
         said = [decode_report(answer.payload) for answer in answers if not answer.status]
         return [one for one in said if one is not None and not self._is_own(one)]
 

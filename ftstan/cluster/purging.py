@@ -5,7 +5,7 @@ log that has grown above its bound waits for the majority alone: a node that is 
 store of another one when it comes back (``ftstan.cluster.copying``).
 
 Nodes are known for good: those that were founders, and those that were heard of since. What a node
-said last counts while it is away. A disk that was emptied meanwhile makes that word a lie, and costs
+said last counts while it is away. A disk that was emptied meanwhile makes that word a lie: it costs
 that node a copy, nobody an entry: the majority that is asked now has it all.
 """
 

@@ -7,10 +7,12 @@ id; and the id is the one that the datastore was first started with, whatever th
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 
 _ID_FILE: Final = "cluster.id"
 _LOCK_FILE: Final = "lock"
+_LOGIN_FILE: Final = "log.password"
+#: The account that the log is in, and its only user.
+LOG_ACCOUNT: Final = "FTSTAN_LOG"
+LOG_USER: Final = "ftstan-log"
+_NO_ROOM: Final = ("operator", "trusted_keys", "resolver")
 _HELD: dict[str, int] = {}
 """Directories that this process holds, with their descriptors."""
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
@@ -30,12 +37,14 @@ _TOKEN: Final = re.compile(r"[^\s.*>]+")
 @dataclass(frozen=True, slots=True)
 class JetStreamOptions:
     """``server_name``: unique among the nodes and for good. ``sync``: whether an entry is on disk
-    before it is acknowledged.
+    before it is acknowledged. ``password``: of the account that the log is in, empty where it
+    shares that of the clients.
     """
 
     server_name: str
     store_dir: str
     sync: bool
+    password: str = field(default="", repr=False)
 
 
 def node_id(options: ServerOptions) -> str:
@@ -122,4 +131,52 @@ def jetstream_options(options: ServerOptions) -> JetStreamOptions:
     path = log_path(options)
     _hold(path)
     name = f"ftstan-{encoded(options.cluster_id)}-{encoded(node_id(options))}"
-    return JetStreamOptions(name, path, options.cluster.sync)
+    password = _password(path) if has_own_account(options) else ""
+    return JetStreamOptions(name, path, options.cluster.sync, password)
+
+
+def has_own_account(options: ServerOptions) -> bool:
+    """Whether the log is in an account that no client reaches.
+
+    An external NATS server decides by the login; a token, and accounts of operators, leave no room
+    for another user.
+    """
+    nats = options.nats
+    taken = nats.token or any(nats.settings.get(key) for key in _NO_ROOM)
+    return not options.nats_servers and not taken
+
+
+def log_login(options: ServerOptions) -> tuple[str, str]:
+    """User and password for the log; empty where the server's own login is the one. Raises
+    ``ConfigError``.
+    """
+    if not has_own_account(options):
+        return "", ""
+    return LOG_USER, _password(log_path(options))
+
+
+def _password(directory: str) -> str:
+    """Drawn at the first start, and kept where operators can read it, too."""
+    path = os.path.join(directory, _LOGIN_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = file.read().strip()
+    except FileNotFoundError:
+        found = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the login of the log cannot be read: {path}: {error}") from error
+    if found:
+        return found
+    drawn = secrets.token_hex(16)
+    fresh = f"{path}.new"
+    try:
+        os.makedirs(directory, 0o750, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(drawn + "\n")
+        os.rename(fresh, path)
+    except OSError as error:
+        raise ConfigError(f"the login of the log cannot be kept: {path}: {error}") from error
+    return drawn

@@ -6,6 +6,7 @@ passes ``quoted``.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
@@ -33,6 +34,9 @@ WRITE_DEADLINE = "30s"
 #: A peer whose host is away is tried once a second; its child complains of the first time and then
 #: once in so many.
 REPORT_EVERY = 300
+
+#: Whom the child takes clients for that name no user, where there is one for the log.
+_ANYONE = "ftstan-client"
 
 #: Where in the child's file something is wrong.
 _AT = re.compile(r"(?:nats-server: )?\S*/nats\.conf:(\d+):\d+: ")
@@ -143,6 +147,7 @@ def render(
         "trace": options.trace,
     }
     if options.jetstream is not None:
+        _add_account(tree, options, options.jetstream.password)
         tree["jetstream"] = _map(options, "jetstream") | {
             "store_dir": options.jetstream.store_dir,
             **({"sync_interval": "always"} if options.jetstream.sync else {}),
@@ -192,6 +197,32 @@ def extra_token(options: NatsServerOptions) -> str:
     return options.token if has_users(options) else ""
 
 
+def _add_account(tree: dict[str, object], options: NatsServerOptions, password: str) -> None:
+    """The account of the log, beside everything that clients may reach."""
+    if not password:
+        return
+    # Late: as in ``child_options``.
+    from ftstan.nats.clustered import LOG_ACCOUNT, LOG_USER  # noqa: PLC0415
+
+    tree["accounts"] = _map(options, "accounts") | {
+        LOG_ACCOUNT: {"jetstream": True, "users": [{"user": LOG_USER, "password": password}]}
+    }
+    if _is_open(options):
+        # Where there is a user, who names none needs to be one, too: with the rights of before.
+        tree["no_auth_user"] = _ANYONE
+
+
+def _derived(password: str) -> str:
+    # Nobody shows it; it must be there, and stay the same when the file is read again.
+    return hashlib.sha256(password.encode()).hexdigest()
+
+
+def _is_open(options: NatsServerOptions) -> bool:
+    """Whether clients need no login."""
+    named = options.user or options.password or options.token or _map(options, "accounts")
+    return not (named or has_users(options) or _map(options, "authorization").get("user"))
+
+
 def _authorization(options: NatsServerOptions) -> dict[str, object]:
     section = _map(options, "authorization")
     if has_users(options):
@@ -203,6 +234,13 @@ def _authorization(options: NatsServerOptions) -> dict[str, object]:
         section["token"] = options.token
     elif options.user or options.password:
         section |= {"user": options.user, "password": options.password}
+    if options.jetstream is not None and options.jetstream.password and not has_users(options):
+        if _is_open(options):
+            section["users"] = [{"user": _ANYONE, "password": _derived(options.jetstream.password)}]
+        elif "user" in section:
+            # Beside the user of the log a login must be one of several.
+            login = {key: section.pop(key) for key in ("user", "password") if key in section}
+            section["users"] = [login]
     return section
 
 

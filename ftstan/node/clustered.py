@@ -21,12 +21,13 @@ from ftstan.cluster.follower import Stage
 from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import beat_subject, copy_subject, question_subject
 from ftstan.nats import tasks
-from ftstan.nats.clustered import jetstream_options
+from ftstan.nats.clustered import has_own_account, jetstream_options, log_login
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.cluster.follower import Follower
+    from ftstan.config.options import LinkOptions
     from ftstan.nats.link import Link
     from ftstan.node.context import Context
     from ftstan.stores.interface import StoreAccess
@@ -36,8 +37,12 @@ _LOOK_S: Final = 2.0
 #: A leader whose batch has waited for so long is silent.
 _QUIET_AFTER_S: Final = 3.0
 PREVIEW: Final = (
-    "cluster: clustering is a preview in this version: its log grows for ever, and nodes cannot be "
-    "added or removed (docs/clustering.md)"
+    "cluster: clustering is a preview in this version, and nodes cannot be added or removed "
+    "(docs/clustering.md)"
+)
+SHARED: Final = (
+    "cluster: the log shares an account with other users: deny clients $JS.> and _FTSTAN.> "
+    "(docs/clustering.md)"
 )
 UNSYNCED: Final = (
     "cluster: -cluster_sync=false: a power cut of a majority can lose acknowledged messages"
@@ -66,7 +71,7 @@ class ClusterNode:
         self._tasks: list[asyncio.Task[None]] = []
         options = node.options
         self._control = node.control_class(
-            urls, cluster_id=options.cluster_id, options=node.presented, role="raft"
+            urls, cluster_id=options.cluster_id, options=self._presented(), role="raft"
         )
         self._beats = beat_subject(options.cluster_id)
         self._question = question_subject(options.cluster_id)
@@ -101,6 +106,8 @@ class ClusterNode:
         log.stream.warning(PREVIEW)
         if not options.cluster.sync:
             log.stream.warning(UNSYNCED)
+        if not has_own_account(options):
+            log.stream.warning(SHARED)
         node.role = NodeState.CLUSTERED
         link = self._new_link("raft_log")
         await self._control.serve(self._question, self._on_question)
@@ -170,8 +177,22 @@ class ClusterNode:
         return node.link_class(
             self._urls,
             name=f"_NSS-{node.options.cluster_id}-{role}",
-            options=node.presented,
+            options=self._presented(),
             clock=node.clock,
+        )
+
+    def _presented(self) -> LinkOptions:
+        """The login for the log."""
+        user, password = log_login(self._node.options)
+        if not user:
+            return self._node.presented
+        return replace(
+            self._node.presented,
+            user=user,
+            password=password,
+            token="",
+            nkey_seed_file="",
+            credentials="",
         )
 
     # ---- what others hear

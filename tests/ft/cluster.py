@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.cluster.beats import Report, decode_report
 from ftstan.cluster.names import question_subject
+from ftstan.nats.clustered import LOG_USER
 from tests.ft.client import Arrived, NatsConnection
 from tests.processes import CLUSTER, HOST, Stage, free_ports, until
 
@@ -40,6 +41,11 @@ class Cluster:
 
     def port(self, node: str) -> int:
         return self._ports[node]
+
+    def login(self, node: str) -> dict[str, str]:
+        """For the account of the log."""
+        password = (self.log(node) / "log.password").read_text().strip()
+        return {"user": LOG_USER, "password": password}
 
     def start(self, *nodes: str, more: tuple[str, ...] = ()) -> None:
         """Start these nodes, or all of them; waits for nothing."""
@@ -76,7 +82,7 @@ class Cluster:
 
     def reports(self, node: str) -> dict[str, Report]:
         """What each node says of itself, asked through the NATS server of ``node``."""
-        nats = NatsConnection(self._ports[node])
+        nats = NatsConnection(self._ports[node], **self.login(node))
         said: dict[str, Report] = {}
         inbox = nats.inbox()
 

@@ -13,10 +13,12 @@ import pytest
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import NatsError
+from ftstan.cluster.beats import decode_report
 from ftstan.cluster.jetstream import JetStream
-from ftstan.cluster.names import stream_name
+from ftstan.cluster.names import question_subject, stream_name
+from ftstan.config.options import LinkOptions
 from ftstan.nats.link import Link
-from tests.ft.client import StanClient
+from tests.ft.client import NatsConnection, StanClient
 from tests.ft.cluster import NODES, Cluster
 from tests.ft.load import CHANNEL, Load
 from tests.oracle.gostore import read_store
@@ -31,7 +33,12 @@ FENCED = 75
 
 
 def api(cluster: Cluster, node: str) -> JetStream:
-    link = Link([f"nats://{HOST}:{cluster.port(node)}"], name="operator", clock=SystemClock())
+    link = Link(
+        [f"nats://{HOST}:{cluster.port(node)}"],
+        name="operator",
+        options=LinkOptions(**cluster.login(node)),
+        clock=SystemClock(),
+    )
     js = JetStream(link, SystemClock())
     js.connect(5.0)
     return js
@@ -143,6 +150,57 @@ def test_a_node_whose_disk_was_emptied_is_filled_from_the_log(stage: Stage) -> N
     assert copies[0] == copies[1] == copies[2]
 
 
+def is_level(cluster: Cluster, node: str) -> bool:
+    """Whether JetStream's copies of the log are all there."""
+    told = api(cluster, node).api(f"STREAM.INFO.{stream_name(CLUSTER)}", {}, 5.0)["cluster"]
+    return all(copy["current"] and not copy.get("lag") for copy in told["replicas"])
+
+
+def first_entry(cluster: Cluster, node: str) -> int:
+    told = api(cluster, node).api(f"STREAM.INFO.{stream_name(CLUSTER)}", {}, 5.0)
+    return int(told["state"]["first_seq"])
+
+
+def test_a_node_that_was_away_or_emptied_copies_the_store_where_the_log_was_purged(
+    stage: Stage,
+) -> None:
+    cluster = Cluster(stage, "-cluster_log_max_bytes", "1")
+    cluster.start()
+    leader = cluster.leader()
+    away, other = cluster.others(leader)
+    client = client_of(cluster, leader, "one")
+    durable = client.subscribe(CHANNEL, durable=b"d", acks=False, ack_wait=30)
+    client.publish(CHANNEL, b"0")
+    cluster.wait_until_level()
+    cluster.kill(away)
+    # One entry of the log for each: enough to be worth a purge.
+    for number in range(1, 250):
+        client.publish(CHANNEL, b"%d" % number)
+    client.nats.pump(lambda: durable.has(200), "the messages")
+    until(lambda: first_entry(cluster, leader) > 100, "a purge", 60.0)
+    cluster.start(away)
+    cluster.servers[away].wait_for(f"the store of node {other} was copied up to entry")
+    cluster.wait_until_level()
+    cluster.kill(away)
+    shutil.rmtree(stage.directory / away)
+    cluster.start(away)
+    cluster.servers[away].wait_for("was copied up to entry")
+    client.publish(CHANNEL, b"250")
+    cluster.wait_until_level()
+    # JetStream's copy of the emptied node comes back on its own.
+    until(lambda: is_level(cluster, leader), "all copies of the log", 60.0)
+    cluster.kill(leader)
+    second = cluster.leader(but=leader)
+    assert client_of(cluster, second, "two").read_all(CHANNEL) == {
+        number + 1: b"%d" % number for number in range(251)
+    }
+    cluster.start(leader)
+    cluster.wait_until_level()
+    cluster.stop()
+    copies = [contents(cluster, node) for node in NODES]
+    assert copies[0] == copies[1] == copies[2]
+
+
 def test_without_a_majority_nothing_is_acked_and_service_resumes_with_it(stage: Stage) -> None:
     cluster = Cluster(stage)
     cluster.start()
@@ -166,6 +224,16 @@ def test_a_stream_that_somebody_deleted_is_never_replaced_by_an_empty_one(stage:
     leader = cluster.leader()
     client = client_of(cluster, leader, "one")
     client.publish(CHANNEL, b"acked")
+    # Clients cannot: the log is in an account of its own.
+    stranger = NatsConnection(cluster.port(leader))
+    answers: list[bytes] = []
+    inbox = stranger.inbox()
+    stranger.listen(inbox, lambda arrived: answers.append(arrived.payload))
+    stranger.publish(f"$JS.API.STREAM.DELETE.{stream_name(CLUSTER)}", b"{}", inbox)
+    stranger.publish(question_subject(CLUSTER), b"", inbox)
+    stranger.read(1.0)
+    assert not any(decode_report(answer) for answer in answers)
+    client.publish(CHANNEL, b"acked, too")
     js = api(cluster, leader)
     found = js.api(f"STREAM.INFO.{stream_name(CLUSTER)}", {}, 5.0)["config"]
     js.api(f"STREAM.DELETE.{stream_name(CLUSTER)}", {}, 5.0)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ftstan.base.errors import ConfigError
 from ftstan.config.writer import quoted
+from ftstan.nats.clustered import JetStreamOptions
 from ftstan.nats.generated import REPORT_EVERY, NatsServerOptions, cluster_name, extra_token, render
 
 
@@ -82,3 +83,26 @@ def test_an_absent_peer_is_complained_of_now_and_then_unless_the_operator_set_ho
     assert f"reconnect_error_reports: {REPORT_EVERY}\n" in text_of(NatsServerOptions("c"))
     asked = NatsServerOptions("c", settings={"reconnect_error_reports": 7})
     assert "reconnect_error_reports: 7\n" in text_of(asked)
+
+
+@pytest.mark.parametrize(
+    ("login", "wanted"),
+    [
+        ({}, 'no_auth_user: "ftstan-client"'),
+        (
+            {"user": "u", "password": "p"},
+            'authorization: { users: [{ user: "u", password: "p" } ] }',
+        ),
+        ({"settings": USERS}, 'authorization: { users: [{ user: "a", password: "b" } ] }'),
+    ],
+)
+def test_the_log_of_a_cluster_is_in_an_account_that_no_client_has(
+    login: dict[str, Any], wanted: str
+) -> None:
+    jetstream = JetStreamOptions("n", "/log", sync=True, password="secret")
+    text = text_of(NatsServerOptions("c", jetstream=jetstream, **login))
+    users = '[{ user: "ftstan-log", password: "secret" } ]'
+    assert f"accounts: {{ FTSTAN_LOG: {{ jetstream: true, users: {users} }} }}" in text
+    assert wanted in text
+    assert ("no_auth_user" in text) is not bool(login)
+    assert "secret" not in repr(jetstream)
