@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
 from ftstan.cluster import follower as module
 from ftstan.cluster.beats import Report, decode_report, report
+from ftstan.cluster.copying import CopyError
 from ftstan.cluster.entry import Entry, Kind, Position
 from ftstan.cluster.follower import Follower, Stage
 from ftstan.cluster.jetstream import Answer
@@ -65,6 +66,9 @@ class FakeReplica:
 
     def checkpoint(self) -> None:
         pass
+
+    def forsake(self) -> None:
+        self.at = Position(self.at.incarnation)
 
 
 class Node:
@@ -338,3 +342,48 @@ def test_two_emptied_nodes_do_not_found_a_log_without_the_third(time: Time) -> N
     node.js.reports = [said(Report("b", "", 0, 0, 0))]
     node.run(10.0)
     assert stream.config is None
+
+
+class FakeCopy:
+    """A copy that breaks off once, and then ends at ``at``."""
+
+    at = Position(LOG)
+    chosen: ClassVar[list[str]] = []
+    messages = 0
+
+    def __init__(self, _js: object, _replica: object, _cluster_id: str, node: str) -> None:
+        self.node = node
+        self.chosen.append(node)
+
+    def step(self) -> Position | None:
+        if len(self.chosen) == 1:
+            raise CopyError("node does not answer")
+        return self.at
+
+
+def test_a_node_behind_the_purge_copies_from_a_follower_and_does_not_lead_before(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader(stream, time)
+    for _ in range(3):
+        first.log.append(b"")
+    first.log.purge(3)
+    node = Node(stream, "c", time)
+    # Nobody has it all: it waits, and says so.
+    node.js.reports = [said(report("b", Position(LOG, 1, 0, 1), 1, leads=False))]
+    node.run(20.0)
+    assert node.follower.stage is Stage.COPYING
+    assert not node.was_elected()
+    assert "no node answers that has it all" in node.follower.trouble
+    FakeCopy.at = first.log.at
+    FakeCopy.chosen.clear()
+    monkeypatch.setattr(module, "Copy", FakeCopy)
+    node.js.reports = [
+        said(first.follower.report()),
+        said(report("b", first.log.at, 0, leads=False)),
+    ]
+    node.run(3.0)
+    assert FakeCopy.chosen == ["b", "b"]
+    assert node.follower.stage is Stage.FOLLOWING
+    assert node.log.at == first.log.at
+    assert node.follower.trouble == ""

@@ -11,7 +11,13 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FencedError
 from ftstan.cluster import log as module
 from ftstan.cluster.entry import Kind, Position, follow
-from ftstan.cluster.log import LogLostError, ReplicatedLog, differences, settings
+from ftstan.cluster.log import (
+    LogLostError,
+    PurgedError,
+    ReplicatedLog,
+    differences,
+    settings,
+)
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
 if TYPE_CHECKING:
@@ -188,3 +194,52 @@ def test_settings_that_were_changed_are_refused_by_name(change: dict[str, object
         node(stream_of()).__class__(
             cast("JetStream", FakeJetStream(stream)), "cid", SystemClock(), threading.Event()
         ).find()
+
+
+def test_a_node_that_is_behind_the_purge_is_told_and_one_at_its_edge_goes_on() -> None:
+    stream = stream_of()
+    log = node(stream)
+    behind = node(stream)
+    lead(log, "a")
+    for body in (b"1", b"2", b"3"):
+        log.append(body)
+    edge = node(stream)
+    assert edge.check()
+    log.purge(3)
+    assert log.bounds().first == 3
+    assert edge.check()
+    with pytest.raises(PurgedError, match="begins with entry 3, and this node has read 0"):
+        behind.check()
+    with pytest.raises(PurgedError):
+        behind.read()
+    # All of it gone: who has read it goes on, who has not does not.
+    log.purge(5)
+    assert edge.check()
+    log.append(b"4")
+    assert [entry.body for entry, _ in edge.read().entries] == [b"4"]
+
+
+def test_a_hole_between_entries_is_no_purge() -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    behind = node(stream)
+    log.append(b"1")
+    log.append(b"2")
+    js = cast("FakeJetStream", behind.js)
+    whole = js.get
+    js.get = lambda name, sequence, *rest: whole(name, sequence + 1, *rest)  # type: ignore[method-assign]
+    with pytest.raises(LogLostError, match="entries are missing"):
+        behind.read()
+
+
+def test_a_leader_whose_unanswered_append_was_purged_behind_another_ends() -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    other = node(stream)
+    lead(other, "b")
+    other.append(b"b's")
+    other.purge(3)
+    with pytest.raises(FencedError, match="does not lead any more"):
+        log.append(b"a's")
