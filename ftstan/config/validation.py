@@ -121,6 +121,13 @@ def check_start(
         _check_file(options)
     if options.store == STORE_SQL:
         _check_sql(options)
+    if options.cluster.log_max_bytes < 1:
+        raise ConfigError(
+            "cluster_log_max_bytes must be at least 1",
+            hint="leave it out, or give a size such as 4GB; the log needs no bound while all nodes "
+            "are up",
+            option="cluster_log_max_bytes",
+        )
     if options.admin_key and options.store == STORE_FILE:
         raise ConfigError(
             "admin_key is for memory stores", hint="the datastore has its own: admin.key in -dir"

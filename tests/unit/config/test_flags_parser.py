@@ -84,6 +84,7 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
             "ft_mixed",
         ),
         *("io_spin", "io_buffer_size", "nats_gomaxprocs", "nats_gogc", "direct"),
+        "cluster_log_max_bytes",
         "cluster_preview",
         *("http_advertise", "metrics_channels", "metrics_nss"),
         *(

@@ -10,6 +10,7 @@ import pytest
 from ftstan.base.errors import ConfigError
 from ftstan.config.options import (
     ChannelLimits,
+    ClusterOptions,
     FileOptions,
     FtOptions,
     MountRisk,
@@ -192,6 +193,10 @@ def test_routes_need_an_address_of_ones_own() -> None:
         (
             ServerOptions(nats=NatsOptions(gogc=-1)),
             "nats_gomaxprocs and nats_gogc cannot be negative",
+        ),
+        (
+            ServerOptions(cluster=ClusterOptions(log_max_bytes=0)),
+            "cluster_log_max_bytes must be at least 1",
         ),
     ],
 )
