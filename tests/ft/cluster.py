@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftstan.cluster.beats import Report, decode_report
 from ftstan.cluster.names import question_subject
@@ -42,7 +42,7 @@ class Cluster:
     def port(self, node: str) -> int:
         return self._ports[node]
 
-    def login(self, node: str) -> dict[str, str]:
+    def login(self, node: str) -> dict[str, Any]:
         """For the account of the log."""
         password = (self.log(node) / "log.password").read_text().strip()
         return {"user": LOG_USER, "password": password}

@@ -95,6 +95,9 @@ class Node:
     def _elected(self) -> None:
         self.elected += 1
 
+    def stage(self) -> Stage:
+        return self.follower.stage
+
     def was_elected(self) -> bool:
         return bool(self.elected)
 
@@ -372,7 +375,7 @@ def test_a_node_behind_the_purge_copies_from_a_follower_and_does_not_lead_before
     # Nobody has it all: it waits, and says so.
     node.js.reports = [said(report("b", Position(LOG, 1, 0, 1), 1, leads=False))]
     node.run(20.0)
-    assert node.follower.stage is Stage.COPYING
+    assert node.stage() is Stage.COPYING
     assert not node.was_elected()
     assert "no node answers that has it all" in node.follower.trouble
     FakeCopy.at = first.log.at
@@ -384,6 +387,6 @@ def test_a_node_behind_the_purge_copies_from_a_follower_and_does_not_lead_before
     ]
     node.run(3.0)
     assert FakeCopy.chosen == ["b", "b"]
-    assert node.follower.stage is Stage.FOLLOWING
+    assert node.stage() is Stage.FOLLOWING
     assert node.log.at == first.log.at
     assert node.follower.trouble == ""
