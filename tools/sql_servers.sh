@@ -39,14 +39,15 @@ start_my() {
     command -v mariadbd >/dev/null || PATH=$PATH:/usr/sbin
     command -v mariadbd >/dev/null || fail "MariaDB is missing: install the package mariadb-server"
     if [ ! -d "$my/data/mysql" ]; then
-        place mysql "$my"
-        as mysql mariadb-install-db --no-defaults --datadir="$my/data" --auth-root-authentication-method=normal \
-            --skip-test-db --skip-name-resolve >"$dir/install-db.log" 2>&1 || fail "$(tail -1 "$dir/install-db.log")"
+        place mysql "$my"; place mysql "$my/tmp"
+        # A server that starts removes the temporary tables of every other one with the same directory for them.
+        as mysql mariadb-install-db --no-defaults --datadir="$my/data" --tmpdir="$my/tmp" --auth-root-authentication-method=normal \
+            --skip-test-db --skip-name-resolve >"$dir/install-db.log" 2>&1 || fail "$(grep -m 1 ERROR "$dir/install-db.log" || tail -1 "$dir/install-db.log")"
     fi
     ping_my && return
     [ "$FAST" = 1 ] && fast="--innodb-flush-log-at-trx-commit=0 --skip-innodb-doublewrite" || fast=
     # shellcheck disable=SC2086  # two words, or none
-    as mysql setsid mariadbd --no-defaults --datadir="$my/data" --socket="$my/s" --port="$MY_PORT" --pid-file="$my/pid" \
+    as mysql setsid mariadbd --no-defaults --datadir="$my/data" --tmpdir="$my/tmp" --socket="$my/s" --port="$MY_PORT" --pid-file="$my/pid" \
         --bind-address=127.0.0.1 --log-error="$my/log" --skip-name-resolve --character-set-server=utf8mb4 \
         --max-connections=200 --max-allowed-packet=64M $fast >/dev/null 2>&1 </dev/null &
     tries=0
