@@ -17,7 +17,7 @@ from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import RecoveryError
 from ftstan.ft.epoch_records import Ending
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.watch import WATCH_NAME
+from ftstan.ft.watch import WATCH_NAME, Probe, decode_watch, is_farewell
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire import messages
 from tests.filenode import SECOND, FileNode, Owner, simulated
@@ -26,6 +26,7 @@ from tests.sim.model import read_all
 from tests.unit.stores.test_foreign_writes import append, original_stores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LOCAL = "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n"
@@ -159,15 +160,141 @@ def test_a_message_is_not_hidden_by_a_slice_that_could_not_be_ended_for_want_of_
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_pipe_under_the_name_of_the_watch_file_holds_up_no_stop(tmp_path: Path) -> None:
-    owner = StoreOwner(
-        LocalDisk(),
-        str(tmp_path),
-        server_id="A",
-        clock=ManualClock(),
+class Interrupted(LocalDisk):
+    """A process that stands still before one of its calls, while ``then`` happens."""
+
+    def __init__(self, at: int, then: Callable[[], None]) -> None:
+        self._left = at
+        self._then = then
+        self.armed = False
+
+    def _enter(self) -> None:
+        if self.armed:
+            self._left -= 1
+            if self._left == 0:
+                self._then()
+
+    @property
+    def is_through(self) -> bool:
+        """Whether it ended before that call."""
+        return self._left > 0
+
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o640) -> int:
+        self._enter()
+        return super().open(dirfd, name, flags, mode)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        self._enter()
+        return super().pread(fd, size, offset)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._enter()
+        super().pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        self._enter()
+        super().fdatasync(fd)
+
+    def close(self, fd: int) -> None:
+        self._enter()
+        super().close(fd)
+
+
+def owner_of(path: Path, disk: LocalDisk, name: str = "node") -> StoreOwner:
+    return StoreOwner(
+        disk,
+        str(path),
+        server_id=name,
+        clock=ManualClock(1_700_000_000_000_000_000),
         in_group=True,
+        name=name,
         mountinfo=LOCAL,
     )
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["before its first probe", "behind one"])
+@pytest.mark.parametrize("lockless", [False, True], ids=["with the lock", "without it"])
+@pytest.mark.parametrize("probes", [0, 1], ids=["successor not probed", "successor probed"])
+def test_wherever_an_owner_stands_still_in_its_last_word_its_successor_is_in_nobodys_way(
+    tmp_path: Path, probes: int, *, lockless: bool, probed: bool
+) -> None:
+    for at in itertools.count(1):
+        path = tmp_path / str(at)
+        successor = owner_of(path, LocalDisk(), "B")
+        probe = Probe(LocalDisk(), successor.root, successor, server_id="B", look=lambda: None)
+
+        def take(successor: StoreOwner = successor, probe: Probe = probe) -> None:
+            successor.activate(without_lock=True)
+            for _ in range(probes):
+                assert probe()
+
+        disk = Interrupted(at, take)
+        former = owner_of(path, disk, "A")
+        if not lockless:
+            former.try_lock()
+        former.activate(without_lock=lockless)
+        if probed:
+            first = Probe(LocalDisk(), former.root, former, server_id="A", look=lambda: None)
+            assert first()
+            first.close()
+        former.ending = Ending.SIGTERM
+        disk.armed = True
+        former.release()
+        disk.armed = False
+        if disk.is_through:
+            assert at > 5
+            successor.close()
+            return
+        # Nobody may take the store from it for what the former owner has left there.
+        record = successor.read_owner()
+        assert record is not None
+        assert record.epoch == 2
+        watch = successor.read_watch()
+        assert watch is not None
+        assert not is_farewell(watch, record.epoch)
+        successor.confirm()
+        assert probe()
+        assert probe()
+        left = decode_watch((path / WATCH_NAME).read_bytes())
+        assert left is not None
+        assert (left.epoch, left.server_id) == (2, "B")
+        probe.close()
+        successor.close()
+        former.close()
+
+
+def test_an_owner_whose_names_are_cut_within_a_letter_confirms_and_goes_on(tmp_path: Path) -> None:
+    owner = owner_of(tmp_path, LocalDisk(), "\u20ac" * 60)
+    owner.try_lock()
+    owner.activate()
+    owner.confirm()
+    owner.raise_epoch()
+    owner.confirm()
+    record = owner.read_owner()
+    assert record is not None
+    assert record.epoch == 2
+    assert record.describe()
+    owner.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"torn", b"\xff" * 4096, None])
+def test_whatever_stands_in_the_watch_file_keeps_nobody_from_the_store(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    if content is None:
+        (tmp_path / WATCH_NAME).mkdir()
+    else:
+        (tmp_path / WATCH_NAME).write_bytes(content)
+    owner = owner_of(tmp_path, LocalDisk())
+    owner.try_lock()
+    activation = owner.activate()
+    assert (activation.left, activation.left_ns) == (Ending.UNSAID, 0)
+    owner.ending = Ending.SIGTERM
+    owner.close()
+
+
+def test_a_pipe_under_the_name_of_the_watch_file_holds_up_no_stop(tmp_path: Path) -> None:
+    owner = owner_of(tmp_path, LocalDisk())
     owner.try_lock()
     owner.activate()
     pipe = tmp_path / WATCH_NAME

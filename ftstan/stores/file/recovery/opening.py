@@ -293,10 +293,9 @@ def _hide(slog: SliceLog, mark: purge_mark.Mark | None) -> None:
     """Drop what was purged from the log that was found, in memory."""
     if mark is None:
         return
-    if slog.slices and slog.slices[0].first > mark.sequence:
-        # What was purged has gone from the files, too.
-        return
-    if slog.slices and not mark.speaks_of(slog.slices[0].first_ts):
+    # Where what was purged has gone from the files, too, the oldest record is a later one.
+    oldest = slog.slices[0] if slog.slices else None
+    if oldest and oldest.first <= mark.sequence and not mark.speaks_of(oldest.first_ts):
         log.warning(
             f'channel "{show(slog.name)}": {purge_mark.NAME} speaks of older messages than there '
             "are, whose sequences "
