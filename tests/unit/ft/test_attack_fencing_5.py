@@ -278,7 +278,7 @@ def test_an_owner_whose_names_are_cut_within_a_letter_confirms_and_goes_on(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"torn", b"\xff" * 4096, None])
-def test_whatever_stands_in_the_watch_file_keeps_nobody_from_the_store(
+def test_whatever_stands_in_the_watch_file_costs_nobody_the_store(
     tmp_path: Path, content: bytes | None
 ) -> None:
     if content is None:
@@ -289,6 +289,11 @@ def test_whatever_stands_in_the_watch_file_keeps_nobody_from_the_store(
     owner.try_lock()
     activation = owner.activate()
     assert (activation.left, activation.left_ns) == (Ending.UNSAID, 0)
+    probe = Probe(LocalDisk(), owner.root, owner, server_id="A", look=lambda: None)
+    # Nor does it end who has it.
+    assert probe()
+    assert probe()
+    probe.close()
     owner.ending = Ending.SIGTERM
     owner.close()
 
