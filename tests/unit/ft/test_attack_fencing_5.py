@@ -81,6 +81,30 @@ def test_in_such_a_channel_the_record_counts_that_the_original_went_on_with() ->
     assert bodies(third, b"new") == expected | {4: b"ours"}
 
 
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("junk", [bytes(5000), b"\x07junk" * 1000], ids=["zeros", "junk"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_first_server_of_ours_serves_what_an_original_acked_behind_what_a_power_cut_left(
+    junk: bytes, *, rolled: bool, mixed: bool
+) -> None:
+    disk = simulated()
+    disk.make_dirs("/store/foo")
+    original_stores(disk, 1, 1, b"one")
+    append(disk, "msgs.1.dat", junk)
+    original_stores(disk, 1, 2, b"acked", b"acked, too")
+    expected = {1: b"one", 2: b"acked", 3: b"acked, too"}
+    if rolled:
+        original_stores(disk, 2, 4, b"in the next slice")
+        expected[4] = b"in the next slice"
+    first = FileNode(disk, owner=Owner(2, ours_from=4097, mixed=mixed))
+    assert first.store.quarantined == []
+    assert bodies(first) == expected
+    assert first.put(b"ours") == {}
+    first.tick()
+    second = first.successor(disk.crash(mode=CrashMode.LOST))
+    assert bodies(second) == expected | {max(expected) + 1: b"ours"}
+
+
 def test_a_channel_of_ours_that_a_stop_could_not_describe_stays_quarantined() -> None:
     node = FileNode(simulated())
     node.put(b"1", b"2", b"3")
