@@ -92,10 +92,16 @@ def test_the_first_server_of_ours_serves_what_an_original_acked_behind_what_a_po
     original_stores(disk, 1, 1, b"one")
     append(disk, "msgs.1.dat", junk)
     original_stores(disk, 1, 2, b"acked", b"acked, too")
-    expected = {1: b"one", 2: b"acked", 3: b"acked, too"}
-    if rolled:
-        original_stores(disk, 2, 4, b"in the next slice")
-        expected[4] = b"in the next slice"
+    append(disk, "msgs.1.dat", junk)
+    original_stores(disk, 1, 4, b"behind another one")
+    expected = {1: b"one", 2: b"acked", 3: b"acked, too", 4: b"behind another one"}
+    if not rolled:
+        # It was killed before it wrote the entry.
+        original_stores(disk, 1, 5, b"the last one", entries=False)
+        expected[5] = b"the last one"
+    else:
+        original_stores(disk, 2, 5, b"in the next slice")
+        expected[5] = b"in the next slice"
     first = FileNode(disk, owner=Owner(2, ours_from=4097, mixed=mixed))
     assert first.store.quarantined == []
     assert bodies(first) == expected

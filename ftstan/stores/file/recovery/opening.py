@@ -84,7 +84,8 @@ def read_channel(
 ) -> Reading | None:
     """Read one channel; ``None`` if the directory holds no channel. ``OSError`` passes through.
 
-    ``known``: what the last clean stop left. ``seen``: how far its ``subs.dat`` had come, if it is opened later.
+    ``known``: what the last clean stop left. ``seen``: how far its ``subs.dat`` had come, if it is
+    opened later.
     """
     disk = env.disk
     try:
