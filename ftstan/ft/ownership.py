@@ -579,7 +579,10 @@ class StoreOwner:
             return
         with contextlib.suppress(OSError, StoreError, FencedError):
             try:
-                fd = self._disk.open(self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW)
+                # NONBLOCK: a pipe of that name must not hold up the stop, and with it the lock.
+                fd = self._disk.open(
+                    self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                )
             except FileNotFoundError:
                 # The first owner ends before its first probe.
                 self.confirm()

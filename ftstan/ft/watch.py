@@ -264,8 +264,13 @@ class Probe:
     def _write(self) -> bool:
         """Write and sync the next record; false if there is no file, since that cannot be judged
         now.
+
+        Where a directory has the name, a channel of an original server most likely, the server does
+        without the file.
         """
         if self._fd is None:
+            if self._is_occupied():
+                return True
             self._fd = self._create()
         if self._fd is None:
             return False
@@ -277,6 +282,11 @@ class Probe:
         # Always something new: a second sync with nothing to write would say that all is well.
         self._disk.fdatasync(self._fd)
         return True
+
+    def _is_occupied(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self._disk.stat(self._root_fd, WATCH_NAME).is_dir
+        return False
 
     def _let_go_if_displaced(self) -> None:
         """Close a file that has lost its name to a former owner's late probe: the next probe makes
