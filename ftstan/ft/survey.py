@@ -43,9 +43,7 @@ def _nobody_asks() -> None:
     """Storage has answered."""
 
 
-def survey_store(
-    disk: Disk, root_fd: int, answered: Callable[[], None] = _nobody_asks
-) -> Survey:
+def survey_store(disk: Disk, root_fd: int, answered: Callable[[], None] = _nobody_asks) -> Survey:
     """Look at the names in the root and in every channel's directory.
 
     ``answered`` is called for each of them: it may take minutes. ``OSError`` passes through.

@@ -305,10 +305,24 @@ class Handover:
         end = node.clock.mono() + YIELD_S
         with contextlib.suppress(NatsError):
             while (
-                self._taken is taken and node.role is NodeState.STANDBY and node.clock.mono() < end
+                self._taken is taken
+                and node.role is NodeState.STANDBY
+                and self._goes_on(leaving)
+                and node.clock.mono() < end
             ):
                 await self._send(following)
                 await asyncio.sleep(_FOLLOW_EVERY_S)
+
+    def _goes_on(self, leaving: Leaving) -> bool:
+        """Whether nothing keeps this member from taking over; storage may have refused it by now,
+        or an operator.
+        """
+        group = self._node.group
+        if group is None:
+            return False
+        standby = group.standby
+        takes = standby.state is NodeState.ACTIVE
+        return takes or standby.may_succeed(leaving.store_id, self._node.clock.mono())
 
     async def _follow(self, taken: TakenElsewhere, *, again: bool) -> None:
         """Keep publishes from now on, and say so.
@@ -317,8 +331,8 @@ class Handover:
         """
         if again:
             await self._drop("the owner began again")
-            if self._taken is not taken:
-                return
+        if self._taken is not taken:
+            return
         node = self._node
         leaving = taken.leaving
         assert node.link is not None
@@ -332,8 +346,11 @@ class Handover:
 
         try:
             await node.call(opened)
-            if self._taken is taken:
-                self._since = node.clock.mono()
+            if self._taken is not taken:
+                # Whoever gave it up has dropped, or drops, what is kept: the owner must not count
+                # on it.
+                return
+            self._since = node.clock.mono()
             await self._send(
                 encode(
                     Subscribed(

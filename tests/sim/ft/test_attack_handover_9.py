@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from ftstan.base import log
+from ftstan.base.errors import StoreError
 from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.subjects import heartbeat_subject
 from tests.sim.ft.nodes import CLUSTER
 from tests.sim.ft.shapes import LOCAL, NETWORK
-from tests.sim.ft.test_attack_handover import pair, run
-from tests.sim.ft.test_attack_handover_3 import three
+from tests.sim.ft.test_attack_handover import pair, publisher, settled
+from tests.sim.ft.test_attack_handover_3 import outage, publishing, three
 from tests.sim.ft.test_named import group_of, move
 from tests.sim.nats import Packet
 
@@ -36,9 +37,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("shape", [LOCAL, NETWORK], ids=["local", "network"])
 @pytest.mark.parametrize("where", ["behind the lock", "claiming"])
-def test_who_hangs_in_storage_with_the_lock_makes_room_for_others(
-    where: str, shape: Shape
-) -> None:
+def test_who_hangs_in_storage_with_the_lock_makes_room_for_others(where: str, shape: Shape) -> None:
     """It is no owner yet, and hears NATS; storage answers the third member."""
     with group_of(replace(shape, members=3)) as group:
         owner, others = three(group)
@@ -67,7 +66,7 @@ def test_who_hangs_in_storage_with_the_lock_makes_room_for_others(
             group,
             lambda: any(node.serving and node.epoch > epoch for node in group.nodes),
             steps=1200,
-        ), f"nobody serves {group.clock.mono() - since:.0f}s later: {[n.phase for n in group.nodes]}"
+        ), "nobody serves"
         assert group.clock.mono() - since < 35
 
 
@@ -98,3 +97,25 @@ def test_a_flood_of_heartbeats_of_ever_other_epochs_does_not_keep_the_lock_from_
         group._start_at[owner.member] = group.clock.mono() + 1000
         assert move(group, lambda: standby.serving, standby, steps=100)
         assert len(looks) < 20
+
+
+def test_a_successor_whose_storage_refuses_it_keeps_nobody_waiting_for_it() -> None:
+    """Its former owner is started again at once, has not heard whom it named, and could serve."""
+    with group_of(replace(LOCAL, members=2)) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+
+        def refuse(**_: object) -> NoReturn:
+            raise StoreError("read-only file system", hint="remount it")
+
+        product = standby.product.owner
+        assert product is not None
+        product.activate = refuse  # type: ignore[method-assign]
+        owner.switchover()
+        assert move(group, lambda: bool(owner.successor), steps=100, also=publishing(client))
+        assert move(group, lambda: bool(owner.ended), owner, also=publishing(client))
+        group._start_at[owner.member] = group.clock.mono()
+        assert outage(group, owner) < 2
+        assert not standby.epoch
+        del product.activate
+        settled(group, client)
