@@ -4,6 +4,7 @@ between, floods of words.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from ftstan.base import log
-from ftstan.base.errors import StoreError
+from ftstan.base.errors import NatsError, StoreError
 from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.subjects import heartbeat_subject
 from tests.sim.ft.nodes import CLUSTER
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from tests.sim.ft.group import Shape
     from tests.sim.ft.nodes import Node
+    from tests.sim.nats import Connection
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +121,37 @@ def test_a_successor_whose_storage_refuses_it_keeps_nobody_waiting_for_it() -> N
         assert not standby.epoch
         del product.activate
         settled(group, client)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a standby makes its data link when it takes over, and may then find no room for it",
+)
+def test_a_nats_server_that_is_full_keeps_nobody_from_taking_over() -> None:
+    """``max_connections``: clients wait for every place that somebody leaves."""
+    with group_of(replace(LOCAL, members=3)) as group:
+        owner, _ = three(group)
+        hub = group.hub
+        connect = hub.connect
+        most = len(hub.connections)
+
+        def crowded(*arguments: object) -> Connection:
+            if len(hub.connections) >= most:
+                raise NatsError("nats: maximum connections exceeded")
+            return connect(*arguments)  # type: ignore[arg-type]
+
+        def push() -> None:
+            with contextlib.suppress(NatsError):
+                while True:
+                    crowded(None, lambda *_: None)
+
+        hub.connect = crowded  # type: ignore[method-assign, assignment]
+        group._start_at[owner.member] = group.clock.mono() + 1000
+        owner.kill()
+        group._bury(owner)
+        group._start_at[owner.member] = group.clock.mono() + 1000
+        served = move(
+            group, lambda: any(n.serving and n.epoch > owner.epoch for n in group.nodes), also=push
+        )
+        hub.connect = connect  # type: ignore[method-assign]
+        assert served
