@@ -214,6 +214,7 @@ class FtGroup:
         if beat is None:
             return
         if not beat.is_ours and not beat.time_error:
+            self._handover.hear_original()
             heard = self._original_ns
             self._original_ns = (
                 beat.activated_ns if heard is None else min(heard, beat.activated_ns)

@@ -245,6 +245,11 @@ class Handover:
                 return [_FOLLOW_YIELD_S]
         return []
 
+    def hear_original(self) -> None:
+        """Somebody says without an epoch that it is active."""
+        if self._taken is not None:
+            self._taken.heard_original = True
+
     def asked_ago(self, epoch: int) -> float | None:
         """Seconds since the owner of ``epoch`` was asked to hand over; ``None`` if it was not.
 
@@ -432,7 +437,7 @@ class Handover:
             why = "somebody else has owned the store since"
         elif taken.successor != self._node.server_id:
             why = "another member was chosen"
-        elif activation.was_mixed or activation.ft_mixed:
+        elif activation.was_mixed or activation.ft_mixed or taken.heard_original:
             # It records no epoch: it may have answered some of what was kept, and left again.
             why = "an original server may have owned the store since"
         if why:

@@ -148,11 +148,11 @@ class Successor:
         self.link = object()
         self.partitioning = SimpleNamespace(partition=None)
         self.plane = SimpleNamespace(handover_buffer=None, serving=None)
+        self.may_succeed = True
         self.standby = SimpleNamespace(
             state=NodeState.STANDBY, may_succeed=lambda _store, _now: self.may_succeed
         )
         self.group = self
-        self.may_succeed = True
         self.owns = self.ends = False
         self.unbridged = 0
         self.said: list[Message | None] = []
@@ -353,7 +353,7 @@ def test_an_owner_that_goes_silent_is_followed_by_nobody_and_nothing_is_kept(
     async def story() -> None:
         successor.hear(QUESTION)
         await successor.turns()
-        assert successor.part.takes_over
+        assert successor.has_said(Subscribed)
         async with asyncio.timeout(5):
             await successor.tasks[0]
         assert not successor.part.takes_over
@@ -363,5 +363,25 @@ def test_an_owner_that_goes_silent_is_followed_by_nobody_and_nothing_is_kept(
         await successor.turns()
         assert not successor.has_said(Following)
         assert await successor.part.decide(ACTIVATION) is None  # type: ignore[arg-type]
+
+    played(story)
+
+
+def test_what_was_kept_is_not_used_where_an_original_was_heard_since(successor: Successor) -> None:
+    """It was started in a group that nobody has called mixed, and got the lock first."""
+
+    async def story() -> None:
+        successor.part.hear_original()
+        successor.hear(QUESTION)
+        await successor.turns()
+        successor.hear(ANSWER)
+        successor.part.hear_original()
+        assert await successor.part.decide(ACTIVATION) is None  # type: ignore[arg-type]
+        assert successor.unbridged == 3
+        # What was heard before the question is no reason.
+        successor.hear(replace(QUESTION, search=2))
+        await successor.turns()
+        successor.hear(replace(ANSWER, search=2))
+        assert await successor.part.decide(ACTIVATION) is not None  # type: ignore[arg-type]
 
     played(story)
