@@ -9,7 +9,8 @@ waits for this thread. It publishes since when a probe is running, and the contr
 2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a
    file server that took the locks of this host away answers EIO (``docs/compat/nfs-facts.md``),
    while files without locks go on working;
-3. the **lock file** is still the one that is locked;
+3. the **lock file** is still the one that is locked, and no other datastore stands in the place of
+   this one;
 4. the **state files** are still those that this activation wrote; if not, the store writes them
    again from memory.
 
@@ -153,7 +154,9 @@ class Watched(Protocol):
         ...
 
     def verify_lock(self) -> None:
-        """Raise ``FencedError`` if the lock file is not the one that was locked."""
+        """Raise ``FencedError`` if the lock file is not the one that was locked, or the path names
+        another datastore.
+        """
         ...
 
 
