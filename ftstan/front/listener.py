@@ -117,15 +117,19 @@ class Front:
         """
         self._order(b"S", self.server_port if on else 0)
 
-    def pause(self, *, on: bool) -> None:
-        """Whether nobody is greeted: new clients wait, and those are ended that have connected and
-        heard nothing yet. Returns when that holds.
+    def pause(self) -> None:
+        """Greet nobody until ``resume``: new clients wait, and those are ended that have connected
+        and heard nothing yet. Returns when that holds.
 
         What a greeting says of TLS, and what is done then, is never from two configurations so.
         """
-        self._order(b"P", on)
+        self._order(b"P", 1)
         while self._obeyed >= 0 and self._switch.obeyed < self._orders:
             time.sleep(_LOOK_S)
+
+    def resume(self) -> None:
+        """Greet those who come from now on, and those who wait."""
+        self._order(b"P", 0)
 
     def use_tls(self, made: int) -> None:
         """End TLS of those who come from now on with what ``openssl.make`` has made, which is the
@@ -168,7 +172,8 @@ class Front:
 
     def read_events(self) -> list[tuple[str, str]]:
         """What has happened: ``slow``, ``full``, ``crowd`` or ``tls``, and which client's address,
-        for ``tls`` with the reason; ``stranger``, and the NATS server's address; none may be missing but when there were very many.
+        for ``tls`` with the reason; ``stranger``, and the NATS server's address. None may be
+        missing but when there were very many.
         """
         with contextlib.suppress(BlockingIOError):
             lines = os.read(self.events, 65536).decode("ascii", "replace").splitlines()
