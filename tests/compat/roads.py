@@ -200,8 +200,7 @@ def _in_order(text: bytes) -> list[bytes]:
     for _, copies in itertools.groupby(_items(text), message):
         items += sorted(copies)
     pairs = zip(items, [b"", *items], strict=False)
-    items = [item for item, former in pairs if item != _TOLD_TWICE or item != former]
-    return items
+    return [item for item, former in pairs if item != _TOLD_TWICE or item != former]
 
 
 class Play:
