@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError, NatsError
-from ftstan.nats.credentials import presented
+from ftstan.nats.credentials import own
 from ftstan.nats.generated import child_options
 from ftstan.nats.launch import client_url, launch
 from ftstan.nats.link import Link
@@ -73,7 +73,7 @@ def _connect(options: ServerOptions, told: NatsServerOptions, port: int) -> None
         [client_url(told.host, port)],
         name="check",
         clock=SystemClock(),
-        options=presented(options.link, options.nats),
+        options=own(options),
     )
     try:
         link.connect(_CONNECT_WITHIN_S)
