@@ -51,6 +51,7 @@ def main() -> int:
     screen.say(f"datastore, ledger and logs in {os.path.relpath(run)}")
     database = Database(options.store) if options.store != "file" else None
     scenario: Scenario | None = None
+    has_played = False
     try:
         if database is not None:
             require_library(database.driver)
@@ -58,6 +59,7 @@ def main() -> int:
             database.start()
         scenario = Scenario(places, screen, clock, max(options.seconds, MIN_SECONDS), database)
         scenario.play()
+        has_played = True
     except KeyboardInterrupt:
         screen.say("interrupted")
         return EXIT_INTERRUPTED
@@ -75,11 +77,17 @@ def main() -> int:
         if scenario is not None:
             scenario.end()
         if database is not None:
-            database.end(keep=options.keep)
-            if options.keep and database.place:
-                screen.say(f"the database's files are kept in {database.place}")
+            database.stop()
+            if not has_played:
+                database.remove()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return _judge(places, screen, keep=options.keep, store=options.store)
+    status = _judge(places, screen, keep=options.keep, store=options.store)
+    if database is not None:
+        if status == EXIT_CLEAN and not options.keep:
+            database.remove()
+        else:
+            screen.say(f"the database's files are kept in {database.place}")
+    return status
 
 
 def _judge(places: Places, screen: Screen, *, keep: bool, store: str = "file") -> int:

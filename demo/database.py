@@ -58,13 +58,16 @@ class Database:
         """What servers have as ``-sql_source``."""
         return self._text(_NAME)
 
-    def end(self, *, keep: bool) -> None:
-        """Stop it; its files go unless they are to be kept."""
-        if not self._place:
-            return
-        self._run("stop")
-        if not keep:
+    def stop(self) -> None:
+        """Stop it if it was started; its files stay."""
+        if self._place:
+            self._run("stop")
+
+    def remove(self) -> None:
+        """Remove its files."""
+        if self._place:
             shutil.rmtree(self._place, ignore_errors=True)
+            self._place = ""
 
     def _text(self, database: str) -> str:
         if self.driver == "postgres":

@@ -246,9 +246,16 @@ class Scenario:
         self._start_reader("last reader")
         for name in ("consumer", "last reader"):
             self._scripts[name].command(f"until {last_id}")
-        # Who does not get there in time is stopped; what it did not see is for the judge to say.
-        end = self._clock.mono() + FINISH_TIMEOUT
-        while any(script.running for script in self._scripts.values()) and self._clock.mono() < end:
+        # Who does not get on is stopped; what it did not see is for the judge to say.
+        seen = -1
+        end = self._clock.mono()
+        while any(script.running for script in self._scripts.values()):
+            now_seen = sum(script.count("received") for script in self._scripts.values())
+            if now_seen != seen:
+                seen = now_seen
+                end = self._clock.mono() + FINISH_TIMEOUT
+            if self._clock.mono() >= end:
+                break
             self._look()
             time.sleep(POLL)
         for name in list(self._scripts):
