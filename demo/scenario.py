@@ -151,7 +151,9 @@ class Scenario:
         began_us = self._now_us()
         for node in self._nodes:
             node.start()
-        self._screen.say(f"started nodes A and B on one {'database' if self._database else 'datastore'}")
+        self._screen.say(
+            f"started nodes A and B on one {'database' if self._database else 'datastore'}"
+        )
         self._wait(
             "a node to become active",
             READY_TIMEOUT,

@@ -101,9 +101,7 @@ def copy(arguments: argparse.Namespace) -> int:
         made, _ = to.open()
         to.guard()
         with progress("copying", total, shown=shown, counted=True) as advance:
-            wanted = copy_store(
-                store, found, made, allow_gaps=to.holds_gaps, progress=advance
-            )
+            wanted = copy_store(store, found, made, allow_gaps=to.holds_gaps, progress=advance)
         made.set_server_info(found.info)
         store.close()
         made.close()
@@ -289,9 +287,7 @@ class _Database:
 
     def clear(self) -> None:
         def held(session: Session) -> list[str]:
-            return [
-                table for table in _TABLES if session.query(f"SELECT 1 FROM {table} LIMIT 1")
-            ]
+            return [table for table in _TABLES if session.query(f"SELECT 1 FROM {table} LIMIT 1")]
 
         def is_guarded(session: Session) -> bool:
             return bool(

@@ -58,9 +58,7 @@ class DatabaseBench:
     def setting(self, name: str) -> str:
         """A setting of the server for new sessions; empty where it has none of this name."""
         if self.source.driver == "postgres":
-            rows = self.session.query(
-                "SELECT reset_val FROM pg_settings WHERE name = %s", (name,)
-            )
+            rows = self.session.query("SELECT reset_val FROM pg_settings WHERE name = %s", (name,))
             return str(rows[0][0]) if rows else ""
         rows = self.session.query("SHOW GLOBAL VARIABLES LIKE %s", (name,))
         return str(rows[0][1]) if rows else ""
@@ -291,9 +289,7 @@ def _pg_durability(bench: DatabaseBench) -> Iterator[StorageFinding]:
 
 def _pg_replicas(bench: DatabaseBench) -> Iterator[StorageFinding]:
     if bench.session.query("SELECT pg_is_in_recovery()")[0][0]:
-        yield _found(
-            "replica", Outcome.BAD, "this is a replica", "name the primary in the source"
-        )
+        yield _found("replica", Outcome.BAD, "this is a replica", "name the primary in the source")
         return
     try:
         count = int(bench.session.query("SELECT COUNT(*) FROM pg_stat_replication")[0][0])

@@ -253,9 +253,7 @@ def _contents(channel: ChannelStore, digest: _Digest) -> ChannelContents:
         f"{replace(sub.state, sub_id=0)} {_pending(channel, sub)}"
         for sub in channel.recovered_subs()
     )
-    return ChannelContents(
-        channel.name, digest.count, channel.last, digest.text(), tuple(subs)
-    )
+    return ChannelContents(channel.name, digest.count, channel.last, digest.text(), tuple(subs))
 
 
 def _clients(found: Recovered) -> tuple[str, ...]:

@@ -114,9 +114,7 @@ def test_tables_that_are_missing_or_of_another_engine_are_unsuitable(
     assert "missing: SubsPending" in found(sql_source, Outcome.BAD)["tables"].text
 
 
-def test_rights_that_are_missing_are_named(
-    sql_source: Source, settings: dict[str, str]
-) -> None:
+def test_rights_that_are_missing_are_named(sql_source: Source, settings: dict[str, str]) -> None:
     assert settings
     driven("postgres", sql_source)
     execute(sql_source, "REVOKE INSERT ON Messages FROM nss")

@@ -332,9 +332,7 @@ def test_no_server_starts_on_an_unfinished_copy_and_the_next_one_starts_anew(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     text = sql_servers.create(served.driver)
-    target = (
-        str(tmp_path / "files") if to_files else named(tmp_path, served.driver, text, "target")
-    )
+    target = str(tmp_path / "files") if to_files else named(tmp_path, served.driver, text, "target")
     with monkeypatch.context() as patch:
         # In the middle: some channels are there.
         real = copying._copy_subs

@@ -29,7 +29,6 @@ _MAX_PAYLOAD = 1 << 20
 _SLICE_BYTES = 64 << 20
 
 
-
 class Place(str):
     """A directory or database that was said on the command line, not in a context."""
 

@@ -178,9 +178,7 @@ class _Sent:
     highest: int = 0
 
 
-def _subscriptions(
-    reading: Reading, number: int, name: bytes, sent: _Sent
-) -> Iterator[SqlFinding]:
+def _subscriptions(reading: Reading, number: int, name: bytes, sent: _Sent) -> Iterator[SqlFinding]:
     for sub_id, last_sent, proto in reading.query(
         "SELECT subid, lastsent, proto FROM Subscriptions WHERE id = %s AND deleted = FALSE"
         " ORDER BY subid",
@@ -243,9 +241,7 @@ class _Messages:
         if told <= _MOST_TOLD:
             yield self._finding(kind, text)
 
-    def _row(
-        self, sequence: int, timestamp: int, size: int, data: bytes
-    ) -> Iterator[SqlFinding]:
+    def _row(self, sequence: int, timestamp: int, size: int, data: bytes) -> Iterator[SqlFinding]:
         sequence = int(sequence)
         data = bytes(data)
         if self.last and sequence != self.last + 1:
