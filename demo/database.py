@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 
 from demo.processes import DemoError
-from ftstan.base.errors import ConfigError
 from ftstan.drill.ports import free_ports
 from ftstan.stores.sql.connecting import connect
 from ftstan.stores.sql.schema import statements

@@ -230,7 +230,7 @@ class Scenario:
     def _load(self) -> None:
         until = self._clock.mono() + self._pause
         self._wait("time to pass", 2 * self._pause, lambda: self._clock.mono() >= until)
-        # On a busy machine it may not have connected yet, and an epoch that nobody read is no proof.
+        # On a busy machine it may not be there yet, and an epoch that nobody read is no proof.
         reader = self._scripts[f"reader {self._epoch}"]
         self._wait("the reader", READY_TIMEOUT, lambda: reader.count("up_to") > 0)
 

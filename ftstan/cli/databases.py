@@ -1,7 +1,7 @@
 """How a command names a database: a word ``DRIVER:FILE``, flags, or a server's configuration.
 
-The source itself, which may hold a password, is in a file or in the environment, never a word: every
-user of the host can read those.
+The source itself, which may hold a password, is in a file or in the environment, never a word:
+every user of the host can read those.
 """
 
 from __future__ import annotations

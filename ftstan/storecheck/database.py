@@ -1,4 +1,4 @@
-"""Can this database carry a store, and a group? What its settings, its tables and its behaviour say.
+"""Can this database carry a store, and a group? What settings, tables and behaviour say of it.
 
 Reads settings, tries what an owner needs in sessions of its own (names of a session, settings that
 last, a write that is undone), and changes nothing. It may run beside a server.
@@ -18,7 +18,7 @@ from ftstan.stores.sql.session import AbsentTableError, ReadOnlyError, RightsErr
 from ftstan.stores.sql.tools.reading import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from ftstan.stores.sql.session import Session
     from ftstan.stores.sql.source import Source
@@ -226,15 +226,18 @@ def _commits(bench: DatabaseBench) -> Iterator[StorageFinding]:
 
 
 def _setting_is(
-    bench: DatabaseBench, name: str, good: Sequence[str], outcome: Outcome, why: str, hint: str
+    bench: DatabaseBench, name: str, good: str, *, outcome: Outcome, why: str
 ) -> Iterator[StorageFinding]:
+    """Whether a setting is what it should be: one of the words of ``good``, the first advised."""
     value = bench.setting(name)
     if not value:
         return
-    if value.lower() in good:
+    if value.lower() in good.split():
         yield _found(name, Outcome.GOOD, f"{name} = {value}")
     else:
-        yield _found(name, outcome, f"{name} = {value}: {why}", hint)
+        yield _found(
+            name, outcome, f"{name} = {value}: {why}", f"set {name} = {good.split(maxsplit=1)[0]}"
+        )
 
 
 # ---- PostgreSQL
@@ -262,10 +265,8 @@ def _pg_version(bench: DatabaseBench) -> Iterator[StorageFinding]:
 
 def _pg_durability(bench: DatabaseBench) -> Iterator[StorageFinding]:
     lose = "a crash of the database's host loses what was acknowledged, or damages the database"
-    yield from _setting_is(bench, "fsync", ("on",), Outcome.BAD, lose, "set fsync = on")
-    yield from _setting_is(
-        bench, "full_page_writes", ("on",), Outcome.BAD, lose, "set full_page_writes = on"
-    )
+    for name in ("fsync", "full_page_writes"):
+        yield from _setting_is(bench, name, "on", outcome=Outcome.BAD, why=lose)
     value = bench.setting("synchronous_commit")
     used = str(bench.session.query("SHOW synchronous_commit")[0][0])
     if used in ("off", "local"):
@@ -316,7 +317,7 @@ def _pg_pool(bench: DatabaseBench) -> Iterator[StorageFinding]:
         one.wait_at_most(10_000 + i)
         other.wait_at_most(20_000 + i)
         # Between two statements, somebody else may get the session of a pool.
-        shown = str(one.query(f"SELECT setting FROM pg_settings WHERE name = '{_MARK}'")[0][0])
+        shown = str(one.query("SELECT setting FROM pg_settings WHERE name = %s", (_MARK,))[0][0])
         pids.add(one.query("SELECT pg_backend_pid()")[0][0])
         if shown != str(10_000 + i):
             break
@@ -355,27 +356,25 @@ def _my_durability(bench: DatabaseBench) -> Iterator[StorageFinding]:
     yield from _setting_is(
         bench,
         "innodb_flush_log_at_trx_commit",
-        ("1",),
-        Outcome.BAD,
-        "a crash of the database's host loses what was acknowledged",
-        "set innodb_flush_log_at_trx_commit = 1",
+        "1",
+        outcome=Outcome.BAD,
+        why="a crash of the database's host loses what was acknowledged",
     )
     yield from _setting_is(
         bench,
         "innodb_doublewrite",
-        ("on", "1", "true"),
-        Outcome.LIMIT,
-        "a crash in the middle of a write can damage the database",
-        "set innodb_doublewrite = ON, unless the file system writes whole pages",
+        "on 1 true",
+        outcome=Outcome.LIMIT,
+        why="unless the file system writes whole pages, a crash in the middle of a write damages "
+        "the database",
     )
     if bench.setting("log_bin").lower() in ("on", "1"):
         yield from _setting_is(
             bench,
             "sync_binlog",
-            ("1",),
-            Outcome.LIMIT,
-            "a crash loses what replicas have not got, and a failover to one loses it for good",
-            "set sync_binlog = 1",
+            "1",
+            outcome=Outcome.LIMIT,
+            why="a crash loses what replicas have not got, and a failover to one loses it for good",
         )
 
 

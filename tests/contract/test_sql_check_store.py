@@ -59,7 +59,7 @@ def test_a_good_database_is_suitable_and_nothing_is_left_in_it(
 
 
 @pytest.mark.parametrize(
-    ("driver", "name", "value", "outcome"),
+    "change",
     [
         ("postgres", "fsync", "off", Outcome.BAD),
         ("postgres", "full_page_writes", "off", Outcome.BAD),
@@ -76,11 +76,9 @@ def test_a_good_database_is_suitable_and_nothing_is_left_in_it(
 def test_settings_that_lose_messages_or_refuse_them_are_told(
     sql_source: Source,
     settings: dict[str, str],
-    driver: str,
-    name: str,
-    value: str,
-    outcome: Outcome,
+    change: tuple[str, str, str, Outcome],
 ) -> None:
+    driver, name, value, outcome = change
     driven(driver, sql_source)
     settings[name] = value
     (finding,) = (f for f in found(sql_source, outcome).values() if value in f.text or (

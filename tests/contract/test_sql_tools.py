@@ -1,4 +1,4 @@
-"""``ftstanctl store`` on databases: what it shows, that it changes nothing, and copies both ways."""
+"""``ftstanctl store`` on databases: what it shows, that it changes nothing; copies both ways."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import RecoveryError, StoreError
 from ftstan.cli import ctl, store_copy
 from ftstan.ft.sqlaccess import SqlOwner
@@ -21,6 +22,7 @@ from ftstan.stores.sql.source import parse
 from ftstan.stores.sql.store import SqlStore
 from ftstan.stores.sql.tools.reading import UNLIMITED, Reading
 from ftstan.wire.block import MsgBlock
+from tests.filenode import FileNode, Owner
 from tests.oracle import sqlfixtures
 from tests.sqlservers import execute
 
@@ -53,6 +55,14 @@ def served(request: pytest.FixtureRequest, sql_servers: SqlServers) -> Iterator[
 def words(served: Source, sql_servers: SqlServers, tmp_path: Path) -> str:
     """How commands name it."""
     return named(tmp_path, served.driver, sql_servers.text(served.driver, served.database))
+
+
+@pytest.fixture
+def target(served: Source, sql_servers: SqlServers, tmp_path: Path) -> Iterator[str]:
+    """An empty database of the same kind."""
+    text = sql_servers.create(served.driver)
+    yield named(tmp_path, served.driver, text, "target")
+    sql_servers.drop(text)
 
 
 def named(directory: Path, driver: str, text: str, name: str = "source") -> str:
@@ -326,13 +336,19 @@ def test_a_source_that_is_served_and_a_target_that_is_not_empty_are_refused(
     assert rows(served) == before
 
 
-@pytest.mark.parametrize("to_files", [True, False])
+@pytest.fixture(params=["files", "database"])
+def either(request: pytest.FixtureRequest, target: str, tmp_path: Path) -> str:
+    """A new directory, or a database."""
+    return str(tmp_path / "files") if request.param == "files" else target
+
+
 def test_no_server_starts_on_an_unfinished_copy_and_the_next_one_starts_anew(
-    to_files: bool, served: Source, words: str, sql_servers: SqlServers, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    text = sql_servers.create(served.driver)
-    target = str(tmp_path / "files") if to_files else named(tmp_path, served.driver, text, "target")
+    either: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = either
     with monkeypatch.context() as patch:
         # In the middle: some channels are there.
         real = copying._copy_subs
@@ -346,27 +362,26 @@ def test_no_server_starts_on_an_unfinished_copy_and_the_next_one_starts_anew(
 
         patch.setattr(copying, "_copy_subs", dies)
         assert run(capsys, "copy", words, target)[0] == 2
-    starts = start_of_files if to_files else start_of_database
+    starts = start_of_database if ":" in target else start_of_files
     with pytest.raises(RecoveryError):
         starts(target)
     assert run(capsys, "copy", words, target)[0] == 0
     starts(target)
     assert described(dumped(capsys, target)) == described(dumped(capsys, words))
-    sql_servers.drop(text)
 
 
 def start_of_files(path: str) -> None:
-    from ftstan.base.disk import LocalDisk  # noqa: PLC0415
-    from tests.filenode import FileNode, Owner  # noqa: PLC0415
-
     FileNode(LocalDisk(), path, Owner(50), FileStoreOptions())
 
 
-def start_of_database(word: str) -> None:
+def source_at(word: str) -> Source:
     driver, _, path = word.partition(":")
     with open(path, encoding="utf-8") as file:
-        source = parse(driver, file.read().strip(), {})
-    owner = SqlOwner(source, server_id="me", clock=SystemClock())
+        return parse(driver, file.read().strip(), {})
+
+
+def start_of_database(word: str) -> None:
+    owner = SqlOwner(source_at(word), server_id="me", clock=SystemClock())
     owner.lock.seize()
     owner.activate()
     try:
@@ -378,16 +393,16 @@ def start_of_database(word: str) -> None:
 
 
 def test_a_copy_that_reads_back_differently_is_not_served(
-    served: Source, words: str, sql_servers: SqlServers, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    text = sql_servers.create(served.driver)
-    target = named(tmp_path, served.driver, text, "target")
+    words: str,
+    target: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = SqlStore.set_server_info
 
     def loses_one(store: SqlStore, info: ServerInfo) -> None:
         real(store, info)
-        execute(parse(served.driver, text, {}), "DELETE FROM Messages WHERE seq = 2")
+        execute(source_at(target), "DELETE FROM Messages WHERE seq = 2")
 
     monkeypatch.setattr(SqlStore, "set_server_info", loses_one)
     status, _, err = run(capsys, "copy", words, target)
@@ -395,7 +410,6 @@ def test_a_copy_that_reads_back_differently_is_not_served(
     assert "reads back as something else" in err
     with pytest.raises(RecoveryError):
         start_of_database(target)
-    sql_servers.drop(text)
 
 
 def test_a_copy_with_a_gap_does_not_go_into_a_directory(

@@ -67,6 +67,15 @@ _ON_DISK: Final = {
         " WHERE table_schema = DATABASE()"
     ),
 }
+_SUB_BYTES: Final = (
+    "SELECT c.name, SUM(OCTET_LENGTH(s.proto)) FROM Channels c JOIN Subscriptions s"
+    " ON s.id = c.id GROUP BY c.name"
+)
+_PENDING_BYTES: Final = (
+    "SELECT c.name, SUM(COALESCE(OCTET_LENGTH(p.pending), 0)"
+    " + COALESCE(OCTET_LENGTH(p.acks), 0)) FROM Channels c JOIN Subscriptions s"
+    " ON s.id = c.id JOIN SubsPending p ON p.subid = s.subid GROUP BY c.name"
+)
 #: Of one reading of messages.
 _MOST_MSGS: Final = 1000
 _MOST_BYTES: Final = 4 << 20
@@ -144,13 +153,7 @@ class Reading:
     def sub_sizes(self) -> dict[bytes, int]:
         """Bytes in the rows of subscriptions, by channel."""
         sizes: dict[bytes, int] = {}
-        for sql in (
-            "SELECT c.name, SUM(OCTET_LENGTH(s.proto)) FROM Channels c JOIN Subscriptions s"
-            " ON s.id = c.id GROUP BY c.name",
-            "SELECT c.name, SUM(COALESCE(OCTET_LENGTH(p.pending), 0)"
-            " + COALESCE(OCTET_LENGTH(p.acks), 0)) FROM Channels c JOIN Subscriptions s"
-            " ON s.id = c.id JOIN SubsPending p ON p.subid = s.subid GROUP BY c.name",
-        ):
+        for sql in (_SUB_BYTES, _PENDING_BYTES):
             for name, size in self.query(sql):
                 key = str(name).encode()
                 sizes[key] = sizes.get(key, 0) + int(size or 0)

@@ -134,20 +134,24 @@ def _server(name: str, proto: bytes, version: object) -> Iterator[SqlFinding]:
         yield SqlFinding(DAMAGE, b"", "ServerInfo", text)
 
 
+_BY_CHANNEL: Final = (
+    "SELECT DISTINCT r.id FROM {} r LEFT JOIN Channels c ON c.id = r.id WHERE c.id IS NULL"
+)
+_BY_SUB: Final = (
+    "SELECT DISTINCT r.subid FROM {} r LEFT JOIN Subscriptions s ON s.subid = r.subid"
+    " WHERE s.subid IS NULL"
+)
 _STRAYS: Final = (
-    ("Messages", "SELECT DISTINCT m.id FROM Messages m LEFT JOIN Channels c ON c.id = m.id"
-     " WHERE c.id IS NULL", "channel number {} is none: rows that nobody can read"),
-    ("Subscriptions", "SELECT DISTINCT s.id FROM Subscriptions s LEFT JOIN Channels c"
-     " ON c.id = s.id WHERE c.id IS NULL", "channel number {} is none: rows that nobody reads"),
-    ("SubsPending", "SELECT DISTINCT p.subid FROM SubsPending p LEFT JOIN Subscriptions s"
-     " ON s.subid = p.subid WHERE s.subid IS NULL", "subscription {} is none"),
-)  # fmt: skip
+    ("Messages", _BY_CHANNEL, "channel number {} is none: rows that nobody can read"),
+    ("Subscriptions", _BY_CHANNEL, "channel number {} is none: rows that nobody reads"),
+    ("SubsPending", _BY_SUB, "subscription {} is none"),
+)
 
 
 def _strays(reading: Reading) -> Iterator[SqlFinding]:
     """Rows that belong to nothing: originals leave them when they die during a removal."""
     for table, sql, text in _STRAYS:
-        for (number,) in reading.query(f"{sql} LIMIT {_MOST_TOLD}"):
+        for (number,) in reading.query(f"{sql.format(table)} LIMIT {_MOST_TOLD}"):
             yield SqlFinding(LEFTOVER, b"", table, text.format(number))
 
 

@@ -14,9 +14,11 @@ import pytest
 from ftstan.base.clock import ManualClock, SystemClock
 from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, RecoveryError, StoreError
 from ftstan.config.limits import Limits
-from ftstan.ft.sqlaccess import SqlOwner
+from ftstan.config.options import ServerOptions, SqlOptions
+from ftstan.ft.epoch_records import Ending
+from ftstan.ft.sqlaccess import SqlAccess, SqlOwner
 from ftstan.stores.contract.place import FREE, block_of, events, messages, opened, put, state, subs
-from ftstan.stores.interface import ChannelLimits
+from ftstan.stores.interface import ChannelLimits, StoreContext
 from ftstan.stores.sql import channel as channels
 from ftstan.stores.sql import fence, mysql, postgres
 from ftstan.stores.sql.connecting import connect
@@ -493,3 +495,46 @@ def test_a_database_that_takes_connections_and_says_nothing_is_given_up(
             monkeypatch.setattr(mysql, "LIBRARY", library)
         with pytest.raises(LostError):
             connect(source)
+
+
+def test_the_history_says_how_an_owner_ended_and_only_of_those_who_said_so(
+    sql_source: Source,
+) -> None:
+    empty(sql_source)
+    first, second, third = (
+        SqlOwner(sql_source, server_id=name, clock=SystemClock()) for name in ("a", "b", "c")
+    )
+    first.lock.acquire()
+    first.activate()
+    first.ending = Ending.SIGTERM
+    first.close()
+    second.lock.acquire()
+    assert second.activate().left is Ending.SIGTERM
+    (_, record), _ = second.read_records(2)
+    assert record is not None
+    assert record.left is Ending.SIGTERM
+    assert record.left_ns > 0
+    # Whoever was replaced says nothing of an epoch that is another's.
+    third.lock.seize()
+    third.activate()
+    second.ending = Ending.DRAIN
+    second.close()
+    (_, record), _ = third.read_records(2)
+    assert record is not None
+    assert (record.epoch, record.left) == (3, Ending.UNSAID)
+    third.close()
+
+
+def test_settings_of_a_source_that_are_not_taken_are_told(
+    sql_source: Source, sql_text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    empty(sql_source)
+    name = "synchronous_commit" if sql_source.driver == "postgres" else "autocommit"
+    more = " synchronous_commit=off" if sql_source.driver == "postgres" else "?autocommit=false"
+    options = ServerOptions(
+        store="SQL", sql=SqlOptions(driver=sql_source.driver, source=sql_text + more)
+    )
+    access = SqlAccess(StoreContext(options, server_id="me", clock=SystemClock()))
+    access.close()
+    told = capfd.readouterr()
+    assert f"the source of the database sets {name}: not taken" in told.err + told.out
