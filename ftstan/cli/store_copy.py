@@ -102,16 +102,17 @@ def copy(arguments: argparse.Namespace) -> int:
         to.guard()
         with progress("copying", total, shown=shown, counted=True) as advance:
             wanted = copy_store(store, found, made, allow_gaps=to.holds_gaps, progress=advance)
+        # To be read back it has to be a store, for the moment in which it is opened.
         made.set_server_info(found.info)
         store.close()
         made.close()
         try:
             made, again = to.open()
-            with progress("comparing", wanted.messages, shown=shown, counted=True) as advance:
-                require_same(wanted, contents_of(made, again, advance), to.place)
-        except BaseException:
+        finally:
             to.guard()
-            raise
+        with progress("comparing", wanted.messages, shown=shown, counted=True) as advance:
+            require_same(wanted, contents_of(made, again, advance), to.place)
+        made.set_server_info(found.info)
         made.close()
     channels = len(wanted.channels)
     if arguments.output == "json":
