@@ -15,6 +15,7 @@ import shutil
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ftstan.base.clock import SystemClock
@@ -63,9 +64,13 @@ _TABLES: Final = ("Messages", "SubsPending", "Subscriptions", "Channels", "Clien
 class _End(Protocol):
     """One end of a copy, owned."""
 
-    place: str
     #: Whether a channel may lack sequences in between.
     holds_gaps: bool
+
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        ...
 
     def open(self) -> tuple[Store, Recovered]:
         """The store, recovered; the former one is closed. Raises ``FtstanError``."""
@@ -279,7 +284,10 @@ class _Database:
 
     def __init__(self, owner: SqlOwner) -> None:
         self._owner = owner
-        self.place = f"database {owner.path}"
+
+    @property
+    def place(self) -> str:
+        return f"database {self._owner.path}"
 
     def open(self) -> tuple[Store, Recovered]:
         store = SqlStore(self._owner.fence, SystemClock())
@@ -308,7 +316,7 @@ class _Database:
             )
         # The guard, in the last of them, goes last.
         for table in (*_TABLES[:-1], "ftstan_remembered", _TABLES[-1]):
-            self._owner.fence.transaction(lambda s, name=table: _empty(s, name))
+            self._owner.fence.transaction(partial(_empty, table=table))
 
     def guard(self) -> None:
         def write(session: Session) -> None:

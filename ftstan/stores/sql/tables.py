@@ -14,9 +14,13 @@ The original reads none of them. ``ftstan_epoch`` has one row:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.stores.sql.session import AbsentTableError, RightsError, Session
+
+if TYPE_CHECKING:
+    from ftstan.stores.sql.session import Row
 
 OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered", "ftstan_endings")
 
@@ -190,21 +194,27 @@ def read_history(session: Session, count: int) -> list[HistoryRow]:
     except AbsentTableError:
         return []
     endings = read_endings(session, int(found[-1][0]) - 1) if found else {}
-    return [
-        HistoryRow(
-            int(r[0]),
-            r[1],
-            r[2],
-            int(r[3]),
-            r[4],
-            r[5],
-            int(r[6]),
-            bool(r[7]),
-            *map(int, r[8:]),
-            *endings.get(int(r[0]) - 1, (0, 0)),
-        )
-        for r in found
-    ]
+    return [_history_row(row, endings.get(int(row[0]) - 1, (0, 0))) for row in found]
+
+
+def _history_row(row: Row, ending: tuple[int, int]) -> HistoryRow:
+    epoch, server_id, host, pid, nonce, store_id, since, mixed, cause, after, originals = row
+    left, left_at = ending
+    return HistoryRow(
+        int(epoch),
+        server_id,
+        host,
+        int(pid),
+        nonce,
+        store_id,
+        int(since),
+        bool(mixed),
+        int(cause),
+        int(after),
+        int(originals),
+        left,
+        left_at,
+    )
 
 
 def read_endings(session: Session, first: int) -> dict[int, tuple[int, int]]:
