@@ -70,7 +70,7 @@ def _ls(arguments: argparse.Namespace, reading: Reading) -> int:
     channels = _channels(arguments, reading, recovered)
     if arguments.channel is not None:
         return _ls_channel(arguments, channels[0], owner)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": text_of(channel.name),
             "msgs": channel.count,
@@ -89,7 +89,7 @@ def _ls(arguments: argparse.Namespace, reading: Reading) -> int:
     numbers = ("msgs", "bytes", "first", "last", "subs")
     print_table(
         ("channel", *numbers, "last written"),
-        [(r["name"], *(r[n] for n in numbers), time_of(int(r["last_timestamp"]))) for r in rows],
+        [(r["name"], *(r[n] for n in numbers), time_of(r["last_timestamp"])) for r in rows],
         right=numbers,
     )
     _say_owner(owner)
@@ -138,7 +138,7 @@ def _say_owner(owner: str) -> None:
 def _du(arguments: argparse.Namespace, reading: Reading) -> int:
     channels = _channels(arguments, reading, reading.recovered())
     subs = reading.sub_sizes()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "channel": text_of(channel.name),
             "messages": channel.size,
@@ -148,14 +148,14 @@ def _du(arguments: argparse.Namespace, reading: Reading) -> int:
         for channel in channels
     ]
     tables = reading.table_sizes()
-    total = sum(int(row["total"]) for row in rows)
+    total = sum(row["total"] for row in rows)
     if arguments.output == "json":
         print_json({"channels": rows, "tables": tables, "total": total})
         return EXIT_CLEAN
     heads = ("messages", "subs", "total")
     print_table(
         ("channel", *heads),
-        [(row["channel"], *(size_of(int(row[head])) for head in heads)) for row in rows],
+        [(row["channel"], *(size_of(row[head]) for head in heads)) for row in rows],
         right=heads,
     )
     say()
