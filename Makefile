@@ -147,8 +147,10 @@ soak-live: build
 soak-model: build
 	$(BIN)/python -m tests.model $(SEED)
 
+# ARGS="--store postgres" or "--store mysql": the pair on a private database server; it needs the server's package.
 demo: $(RUNS) node_modules/.package-lock.json
-	$(BIN)/python -m demo
+	@case '$(ARGS)' in *postgres*|*mysql*) $(PIP) 'ftstan[sql]' ;; esac
+	$(BIN)/python -m demo $(ARGS)
 
 # deb and rpm packages with checksums and a list of components, in dist/; as root (tools/packages.py says why).
 packages: build

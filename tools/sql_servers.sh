@@ -1,9 +1,10 @@
 #!/bin/sh
-# Private PostgreSQL and MariaDB servers: sql_servers.sh start|stop|kill|sources DIR
+# Private PostgreSQL and MariaDB servers: sql_servers.sh start|stop|kill|sources DIR [postgres|mysql]
 #
 # They listen on 127.0.0.1 alone and keep everything in DIR, which has to be short: sockets are in it. Root starts them
 # as the packages' users postgres and mysql (tools/system_packages.sh installs the packages). Login: user nss, without a
 # password in PostgreSQL, with the password nss in MariaDB; it may create databases.
+# The third word: start this one only.
 # Environment: PG_PORT (55432), MY_PORT (53306), FAST=1: nothing is synced (for tests that cut no power).
 set -eu
 what=${1:?start, stop, kill or sources}
@@ -67,7 +68,13 @@ stop() { # pg_ctl's mode, signal for MariaDB
 
 [ ${#dir} -le 80 ] || fail "$dir is too long for sockets"
 case $what in
-start) start_pg; start_my ;;
+start)
+    case ${3:-both} in
+    postgres) start_pg ;;
+    mysql) start_my ;;
+    both) start_pg; start_my ;;
+    *) fail "postgres or mysql, not $3" ;;
+    esac ;;
 stop) stop fast TERM ;;
 kill) stop immediate KILL ;;
 sources)
