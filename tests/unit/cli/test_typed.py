@@ -11,7 +11,7 @@ from ftstan.cli import contexts
 from ftstan.cli.ctl import COMMANDS, PROGRAM, main
 from ftstan.cli.program import EXIT_USAGE
 from ftstan.cli.reports import channel_report, subscription_report
-from ftstan.cli.terminal import own_flags
+from ftstan.cli.terminal import ago, own_flags
 from ftstan.cli.wordorder import in_order
 from ftstan.version import __version__
 
@@ -158,6 +158,40 @@ def test_the_reader_that_lost_most_and_is_the_furthest_behind_comes_first() -> N
     (a, b, c) = channel_report(CHANNELS, rows)
     assert [a["name"], a["lag"], a["lost_to_limits"], a["stalled"]] == ["a", 40, 6, 0]
     assert [b["name"], b["lag"], b["stalled"], c["name"]] == ["b", 7, 1, "c"]
+
+
+def test_ages_are_those_of_the_worst_reader_and_of_the_last_ack() -> None:
+    rows = subscription_report(
+        CHANNELS,
+        [
+            sub("b", 1, 4, oldest_unread_age_s=30.5, last_ack_age_s=60.0),
+            sub("b", 2, 2, oldest_unread_age_s=90.0, last_ack_age_s=None),
+            # Sent everything since its server was asked: nothing is unread any more.
+            sub("b", 3, 9, oldest_unread_age_s=1.0, last_ack_age_s=2.0),
+            # A server of a release that tells no ages.
+            sub("a", 4, 20),
+        ],
+    )
+    told = {r["id"]: (r["oldest_unread_age_s"], r["last_ack_age_s"]) for r in rows}
+    assert told == {1: (30.5, 60.0), 2: (90.0, None), 3: (None, 2.0), 4: (None, None)}
+    found = {row["name"]: row for row in channel_report(CHANNELS, rows)}
+    assert (found["b"]["oldest_unread_age_s"], found["b"]["last_ack_age_s"]) == (90.0, 2.0)
+    assert (found["a"]["oldest_unread_age_s"], found["c"]["last_ack_age_s"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "-"),
+        (0.4, "0 s ago"),
+        (59.9, "59 s ago"),
+        (61, "1 min 1 s ago"),
+        (3 * 3600 + 60, "3 h 1 min ago"),
+        (50 * 3600, "2 d 2 h ago"),
+    ],
+)
+def test_an_age_is_told_in_its_two_largest_units(seconds: float | None, said: str) -> None:
+    assert ago(seconds) == said
 
 
 def test_names_are_listed_one_a_line_for_completion(
