@@ -416,6 +416,14 @@ def warnings_of(options: ServerOptions) -> list[str]:
         warnings.append(
             f"file_slice_archive_script {script!r} {why}: slices will be set aside and not archived"
         )
+    if options.ft.steal_after and not options.ft_group:
+        warnings.append("ft_steal_after has no effect without ft_group: nobody could take over")
+    advertised = options.monitor.advertise
+    if advertised and not _ADDRESS.fullmatch(advertised):
+        warnings.append(
+            f"http_advertise {advertised!r} is no host and no host:port: dashboards of other "
+            "members will not find these pages"
+        )
     return warnings
 
 
