@@ -1,8 +1,8 @@
 """``ftstanctl key``: show and replace the key that changes are sealed with (``docs/admin.md``), and
 make nkeys, with which users log in to NATS (``docs/security.md``).
 
-``show`` and ``nkey`` work on files of this host. ``rotate`` asks the server that owns the datastore, which makes
-the new key and writes it where the old one was: a key never travels.
+``show`` and ``nkey`` work on files of this host. ``rotate`` asks the server that owns the
+datastore, which makes the new key and writes it where the old one was: a key never travels.
 """
 
 from __future__ import annotations

@@ -65,9 +65,12 @@ def channel_report(channels: Iterable[Row], subscriptions: Iterable[Row]) -> lis
     ``stalled``.
     """
     given = list(channels)
-    start = {
-        **{"lag": 0, "lost_to_limits": 0, "stalled": 0},
-        **{"oldest_unread_age_s": None, "last_ack_age_s": None},
+    start: Row = {
+        "lag": 0,
+        "lost_to_limits": 0,
+        "stalled": 0,
+        "oldest_unread_age_s": None,
+        "last_ack_age_s": None,
     }
     found = {row["name"]: row | start for row in given}
     for sub in subscription_report(given, subscriptions):

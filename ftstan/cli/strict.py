@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from itertools import combinations
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.base.log import redact_url
@@ -17,7 +16,7 @@ from ftstan.config.options import STORE_FILE
 from ftstan.config.table import BY_KEY
 from ftstan.config.validation import warnings_of
 from ftstan.ft.subjects import group_subject, heartbeat_subject
-from ftstan.nats.url import parse_cluster_listen
+from ftstan.nats.url import parse_cluster_listen, parse_url
 from ftstan.wire.subjects import Subjects
 
 if TYPE_CHECKING:
@@ -94,15 +93,12 @@ def _addresses(options: ServerOptions) -> Iterator[ConfigError]:
                 option=key,
             )
     for route in () if options.nats_servers else nats.routes:
-        parts = urlsplit(route)
         try:
-            whole = bool(parts.hostname and parts.port)
-        except ValueError:
-            whole = False
-        if not whole:
+            parse_url(route)
+        except ConfigError as error:
             yield ConfigError(
-                f"cluster: the route {redact_url(route)} leads nowhere",
-                hint="write it as nats://host:port",
+                f"cluster: the route {redact_url(route)} leads nowhere: {error.text}",
+                hint=error.hint,
                 option="routes",
             )
 

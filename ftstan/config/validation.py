@@ -8,6 +8,7 @@ Source: ``docs/compat/config.md`` (options, refused combinations).
 from __future__ import annotations
 
 import os
+import re
 import string
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ftstan.config.options import ServerOptions, StoreLimits
     from ftstan.config.precedence import Settings
 
+#: A name or an address, with or without a port.
+_ADDRESS = re.compile(r"(?:\[[\da-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?", re.ASCII)
 MOST_PORT = 65535
 LEAST_BUFFER = 4096
 #: It is memory that is taken at the start.

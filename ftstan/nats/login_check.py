@@ -1,4 +1,4 @@
-"""Trying the streaming server's own login, and its rights, on the ``nats-server`` that a start would
+"""Trying the streaming server's own login and its rights on the ``nats-server`` that a start would
 give it.
 
 A ``nats-server`` with the logins and the TLS of the configuration listens on a port of its own for

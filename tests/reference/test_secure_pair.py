@@ -167,7 +167,7 @@ def test_the_pair_of_the_page_serves_is_steered_and_keeps_everybody_to_their_rig
     publisher.publish(b"new.a", b"there and back")
     reader = StanClient(first.port, "sub", cluster="orders", **pair.login("subscriber"))
     reader.connect()
-    assert reader.read_all(b"new.a") == {1: b"there and back"}
+    assert reader.read_to(b"new.a", 1) == {1: b"there and back"}
 
     # Step 4: the operator asks and steers.
     where = [
@@ -176,7 +176,8 @@ def test_the_pair_of_the_page_serves_is_steered_and_keeps_everybody_to_their_rig
         *("--nkey", str(pair.files / "operator.nk"), "--tlsca", str(pair.files / "ca.pem")),
     ]
     until(
-        lambda: run("ft", "status", "--group", "orders", *where).status == 0, "a group that is whole"
+        lambda: run("ft", "status", "--group", "orders", *where).status == 0,
+        "a group that is whole",
     )
     nodes = run("ft", "status", "--group", "orders", "--output", "json", *where).json["nodes"]
     assert {node["name"]: node["serving"] for node in nodes} == {"host1": True, "host2": False}
@@ -189,7 +190,7 @@ def test_the_pair_of_the_page_serves_is_steered_and_keeps_everybody_to_their_rig
     assert pair.page(second, "/active") == 200
     again = StanClient(second.port, "again", cluster="orders", **pair.login("subscriber"))
     again.connect()
-    assert again.read_all(b"new.a") == {1: b"there and back"}
+    assert again.read_to(b"new.a", 1) == {1: b"there and back"}
     for server in (first, second):
         assert not any(pair.values["MONITOR_TOKEN"] in line for line in server.lines())
 
