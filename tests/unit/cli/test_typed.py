@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+import nkeys
 import pytest
 
 from ftstan.cli import contexts
@@ -17,6 +18,7 @@ from ftstan.version import __version__
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 
@@ -202,3 +204,22 @@ def test_names_are_listed_one_a_line_for_completion(
         contexts.save(name, contexts.Context(server="nats://x:1"))
     assert main(["context", "ls", "--output", "names"]) == 0
     assert capsys.readouterr().out == "lab\nprod\n"
+
+
+def test_a_users_nkey_is_made_for_its_owner_and_never_over_another(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    seed = tmp_path / "client.nk"
+    assert main(["key", "nkey", str(seed)]) == 0
+    public = capsys.readouterr().out.strip()
+    assert seed.stat().st_mode & 0o777 == 0o600
+    made = seed.read_text()
+    assert nkeys.from_seed(bytearray(made.strip().encode())).public_key.decode() == public
+    assert main(["key", "nkey", str(seed)]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        f"cannot write {seed}: File exists",
+        "hint: name a file that does not exist, in a directory that does",
+    ]
+    assert seed.read_text() == made
