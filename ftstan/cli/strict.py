@@ -77,7 +77,8 @@ def _subjects(options: ServerOptions) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 def _addresses(options: ServerOptions) -> Iterator[ConfigError]:
     """Listeners that would take each other's port, and routes that lead nowhere."""
-    nats, monitor = options.nats, options.monitor
+    nats = options.nats
+    monitor = options.monitor
     pages = monitor.http_port or monitor.https_port
     taken = [("the monitoring pages", "http", monitor.host, pages)]
     if not options.nats_servers:
