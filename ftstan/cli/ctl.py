@@ -322,7 +322,7 @@ COMMANDS = {
         ("context add prod --server nats://host1:4222 --cluster orders --select", "context ls"),
     ),
     "key": Entry(
-        "show and replace the key that changes are sealed with",
+        "show and replace the key that changes are sealed with; make nkeys of users",
         _key,
         ("key show --dir /nss/orders", "key rotate --grace 1h"),
     ),

@@ -166,6 +166,22 @@ def time_of(ns: int) -> str:
     return dt.datetime.fromtimestamp(ns // 1_000_000_000, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def ago(seconds: float | None) -> str:
+    """How long ago something was, in the two largest units; ``-``: not known."""
+    if seconds is None:
+        return "-"
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s ago"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes} min {whole % 60} s ago"
+    hours = minutes // 60
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min ago"
+    return f"{hours // 24} d {hours % 24} h ago"
+
+
 def visible(text: str) -> str:
     """Text whose control characters and undecodable bytes are escapes: a name must not steer the
     terminal.
