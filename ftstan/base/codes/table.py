@@ -427,7 +427,8 @@ CODES: Final = (
     Code(
         2199,
         "",
-        "Every other reason why a server ended: do what the line says, and start it again (the unit does)",
+        "Every other reason why a server ended: do what the line says, and start it again "
+        "(the unit does)",
     ),
     Code(
         2201,
@@ -741,7 +742,7 @@ CODES: Final = (
     ),
     Code(
         4101,
-        "publishes to channel .. fail: ..",
+        'publishes to channel ".." fail: ..',
         "Storage refused a write: free space, then the kernel log",
         page="operate.md#when-the-disk-fills",
     ),
