@@ -35,7 +35,6 @@ def tables() -> str:
 
 
 def _row(code: Code) -> str:
-    file, _, section = code.page.partition("#")
-    more = f" ([{section.replace('-', ' ') or file}]({code.page}))" if code.page else ""
+    more = f" ([{code.page.partition('#')[0]}]({code.page}))" if code.page else ""
     line = f"`{code.line}`" if code.line else ""
     return f"| {code.name} | {line} | {code.do}{more} |"

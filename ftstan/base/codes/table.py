@@ -50,7 +50,7 @@ CODES: Final = (
     Code(
         1001,
         ".. is not supported by this version of ftstan",
-        "Start without that option: it is planned",
+        "Start without that option",
     ),
     Code(
         1002,
