@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ from tests.processes import ROOT
 from tests.spoken import PACKAGE, is_spoken, spoken
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 LEVELS = ("warning", "error", "critical", "fatal")
@@ -291,6 +293,30 @@ def test_each_code_has_a_line(code: codes.Code) -> None:
 def test_each_line_without_a_code_is_one_of_the_code(line: str) -> None:
     assert is_spoken(line, spoken())
     assert codes.of(line.replace("..", "x")) == ""
+
+
+def strings(value: object) -> Iterator[str]:
+    """The lines of a recording, wherever they stand in it."""
+    match value:
+        case str():
+            yield from value.splitlines()
+        case dict():
+            for inside in value.values():
+                yield from strings(inside)
+        case list():
+            for inside in value:
+                yield from strings(inside)
+
+
+def test_no_line_that_an_original_has_written_has_a_code() -> None:
+    data = ROOT / "tests" / "data"
+    recordings = [json.loads(path.read_text("utf-8")) for path in data.rglob("*.json")]
+    recordings += [path.read_text("utf-8", "replace") for path in data.rglob("*.txt")]
+    head = re.compile(r"\[(?:WRN|ERR|FTL)\] (STREAM: )?(.*)")
+    found = [head.search(line) for recording in recordings for line in strings(recording)]
+    lines = {(one[2], "stream" if one[1] else "nats") for one in found if one is not None}
+    assert len(lines) > 100
+    assert [line for line, half in lines if codes.of(line, half)] == []
 
 
 def test_codes_that_a_call_gives_exist() -> None:
