@@ -163,7 +163,7 @@ def text_of(node: ast.expr) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=values):
-            return "".join(v.value if isinstance(v, ast.Constant) else ".." for v in values)
+            return "".join(str(v.value) if isinstance(v, ast.Constant) else ".." for v in values)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return text_of(left) + text_of(right)
         case _:
