@@ -82,7 +82,7 @@ CODES: Final = (
     Code(1007, "nats-server ended before it was ready (..)", "Read its lines above this one"),
     Code(
         1101,
-        '..: unknown key ".." is ignored',
+        '..: unknown key "..".. is ignored',
         "Correct the key: the line has the nearest name that there is",
         page="configuration.md",
     ),
