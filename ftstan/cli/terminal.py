@@ -12,6 +12,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from ftstan.base.codes import with_code
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -36,8 +38,11 @@ _FLAGS = tuple(
 
 
 def complain(error: FtstanError, status: int) -> int:
-    """What went wrong and what to do, on standard error; returns ``status``."""
-    say(str(error), file=sys.stderr)
+    """What went wrong and what to do, on standard error; returns ``status``.
+
+    The line has its code, as in the log.
+    """
+    say(with_code(str(error)), file=sys.stderr)
     if error.hint:
         say(f"hint: {own_flags(error.hint)}", file=sys.stderr)
     return status

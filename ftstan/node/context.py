@@ -358,7 +358,7 @@ class Context:
 
     def leave(self, why: str, status: int = EXIT_FENCED) -> None:
         """Stop cleanly with one line that says why; by default to come back as a standby."""
-        log.stream.fatal(why)
+        log.stream.fatal(why, code="FTS-2199")
         self._exit_status = status
         self._end()
 

@@ -120,7 +120,7 @@ def run(
         return asyncio.run(live())
     except (FencedError, MemoryError) as error:
         # During recovery or while stopping, too: a supervisor starts it again as a standby.
-        log.stream.fatal(shown(error))
+        log.stream.fatal(shown(error), code="FTS-2199")
         return EXIT_FENCED
 
 

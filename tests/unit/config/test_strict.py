@@ -10,6 +10,7 @@ import pytest
 from ftstan.cli.server import main
 from ftstan.config.file import load
 from tests.certificates import Certificates
+from tests.uncoded import uncoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def test_duplicate_channels_and_keys_are_told_with_both_places(capfd: Capture) -
         "port: 4444\nstreaming { id: a, cluster_id: b\n store_limits { channels {\n"
         " foo { max_msgs: 1 }\n foo { max_msgs: 2 } } } }\nport: 5555\n",
     )
-    assert err[::2] == [
+    assert [uncoded(line) for line in err[::2]] == [
         's.conf:5:2: the key "foo" was already said at s.conf:4:2; this one counts',
         's.conf:6:1: the key "port" was already said at s.conf:1:1; this one counts',
         's.conf:2:20: the key "id or cluster_id" was already said at s.conf:2:13; this one counts',
