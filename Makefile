@@ -11,6 +11,9 @@ PYTEST_ARGS ?=
 # Most tests of servers wait for something, so more workers than cores keep both cores busy. The recorded sessions keep
 # the recorded times and are played side by side: they have the machine to themselves.
 WORKERS ?= 4
+# Where the environment forbids it, each of the thousand servers that tests start would compile every module again, and each
+# worker every test.
+unexport PYTHONDONTWRITEBYTECODE
 
 
 .PHONY: build check test test-system retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
@@ -192,3 +195,4 @@ bench-spark: build
 clean:
 	rm -rf build dist $(VENV) $(DEBUG_VENV) $(FUZZ_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache
 	find ftstan -name '*.so' -delete -o -name '*.c' -delete
+	find ansible benchmarks demo ftstan lab tests tools -name __pycache__ -prune -exec rm -r {} +
