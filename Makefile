@@ -70,10 +70,12 @@ SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many
 RECORDED_TESTS := tests/compat/players
 
 test: build node_modules/.package-lock.json
+	@$(BIN)/python -m tests.suite --compile tests
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(RECORDED_TESTS)) $(PYTEST_ARGS)
 
 # The rest of the suite.
 test-system: build node_modules/.package-lock.json build/ansible/.ready
+	@$(BIN)/python -m tests.suite --compile tests
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(PYTEST_ARGS) $(SYSTEM_TESTS)
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(RECORDED_TESTS)
 
@@ -99,10 +101,12 @@ DEBUG_TESTS := $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py s
 	$(addprefix --ignore tests/unit/,config docs lab packaging reports repository wire/test_proto.py) \
 	$(wildcard tests/compat/test_*.py) \
 	-k 'not is_caught and not can_be_run_again'
+SANITIZED = LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
-	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
-		FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
+	cd $(DEBUG_TREE) && $(SANITIZED) ../../$(DEBUG_VENV)/bin/python -m tests.suite --compile \
+		$(addprefix tests/,contract fuzz model oracle sim unit compat)
+	cd $(DEBUG_TREE) && $(SANITIZED) FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
 		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=60
 
