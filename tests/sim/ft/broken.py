@@ -478,9 +478,9 @@ CAUGHT_BY_CHANCE: dict[str, int] = {
     "no seal": 23,
     "torn ends cut in place": 1417,
     "heartbeat obeyed": 0,
-    "bridge without the predecessor check": 394,
+    "bridge without the predecessor check": 516,
     "repeats remembered behind the data": 128,
-    "sizes by a name": 529,
-    "confirmed.bin without a confirm": 250,
+    "sizes by a name": 745,
+    "confirmed.bin without a confirm": 319,
     "removed without the script": 15,
 }
