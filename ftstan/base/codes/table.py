@@ -551,6 +551,13 @@ CODES: Final = (
         half="nats",
     ),
     Code(
+        3007,
+        "another account has the port .. of the NATS server: it was told nothing",
+        "End the process that listens there (`ss -ltnp`); the NATS server takes its port again",
+        page="direct-road.md#tls",
+        half="nats",
+    ),
+    Code(
         3101,
         'connection ".." cannot be made: ..',
         "Look at the NATS server that the line names: address, login, TLS",
@@ -800,6 +807,12 @@ CODES: Final = (
         4112,
         "..: could not be made ready for an original server: ..",
         "Before an original server follows: `ftstanctl store handover DIR`",
+    ),
+    Code(
+        4113,
+        "the source of the database sets ..: not taken, messages could be lost ..",
+        "Take the setting out of the source",
+        page="sql.md#sources",
     ),
     Code(
         4201,
