@@ -11,6 +11,9 @@ PYTEST_ARGS ?=
 # Most tests of servers wait for something, so more workers than cores keep both cores busy. The recorded sessions keep
 # the recorded times and are played side by side: they have the machine to themselves.
 WORKERS ?= 4
+# Where the environment forbids it, each of the thousand servers that tests start would compile every module again, and each
+# worker every test.
+unexport PYTHONDONTWRITEBYTECODE
 
 
 .PHONY: build check test test-system retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
@@ -67,10 +70,12 @@ SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many
 RECORDED_TESTS := tests/compat/players
 
 test: build node_modules/.package-lock.json
+	@$(BIN)/python -m tests.suite --compile tests
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(RECORDED_TESTS)) $(PYTEST_ARGS)
 
 # The rest of the suite.
 test-system: build node_modules/.package-lock.json build/ansible/.ready
+	@$(BIN)/python -m tests.suite --compile tests
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(PYTEST_ARGS) $(SYSTEM_TESTS)
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(RECORDED_TESTS)
 
@@ -85,6 +90,7 @@ retried: build
 # What runs the extensions, against ones built with bounds checks and assertions: all of it in process, and servers under
 # load, kills and failing storage. Left out are long waits of the same code: recorded sessions, operators' commands,
 # networks and mounts that are cut, the demo and the benchmarks; and what runs no extension: pages, options, the repository.
+# And left out is what an installed server loads, and how quickly it starts: here packages are borrowed from $(VENV).
 # Also left out are whole groups in simulation: their threads are greenlets, whose stacks the sanitizer cannot follow; and
 # the look for leaks of memory, which the sanitizer holds back. And so are variants that are broken on purpose: that the
 # tests notice them has been shown before; and tools that die at each of their calls, which run what histories run.
@@ -93,13 +99,15 @@ GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft(\.(group|test_[a-z_0-9]+))
 DEBUG_TESTS := $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py) \
 	tests/contract tests/fuzz tests/model tests/oracle tests/sim tests/unit \
 	$(addprefix --ignore ,$(GREENLETS)) --ignore tests/fuzz/test_live.py \
-	$(addprefix --ignore tests/unit/,config docs lab packaging reports repository wire/test_proto.py) \
-	$(wildcard tests/compat/test_*.py) \
+	$(addprefix --ignore tests/unit/,cli/test_loaded.py config docs lab packaging reports repository wire/test_proto.py) \
+	$(filter-out %/test_quick_starts.py,$(wildcard tests/compat/test_*.py)) \
 	-k 'not is_caught and not can_be_run_again'
+SANITIZED = LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
-	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
-		FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
+	cd $(DEBUG_TREE) && $(SANITIZED) ../../$(DEBUG_VENV)/bin/python -m tests.suite --compile \
+		$(addprefix tests/,contract fuzz model oracle sim unit compat)
+	cd $(DEBUG_TREE) && $(SANITIZED) FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
 		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=60
 
@@ -147,8 +155,10 @@ soak-live: build
 soak-model: build
 	$(BIN)/python -m tests.model $(SEED)
 
+# ARGS="--store postgres" or "--store mysql": the pair on a private database server; it needs the server's package.
 demo: $(RUNS) node_modules/.package-lock.json
-	$(BIN)/python -m demo
+	@case '$(ARGS)' in *postgres*|*mysql*) $(PIP) 'ftstan[sql]' ;; esac
+	$(BIN)/python -m demo $(ARGS)
 
 # deb and rpm packages with checksums and a list of components, in dist/; as root (tools/packages.py says why).
 packages: build
@@ -192,3 +202,4 @@ bench-spark: build
 clean:
 	rm -rf build dist $(VENV) $(DEBUG_VENV) $(FUZZ_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache
 	find ftstan -name '*.so' -delete -o -name '*.c' -delete
+	find ansible benchmarks demo ftstan lab tests tools -name __pycache__ -prune -exec rm -r {} +

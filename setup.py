@@ -17,6 +17,7 @@ MODULES = [
     "ftstan/front/interest.pyx",
     "ftstan/front/lines.pyx",
     "ftstan/front/openssl.pyx",
+    "ftstan/front/peer.pyx",
     "ftstan/front/switch.pyx",
     "ftstan/load/traffic.pyx",
     "ftstan/stores/encryption/evp.pyx",

@@ -16,6 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from demo.database import Database, require_library
 from demo.report import table
 from demo.scenario import LOAD, Places, Scenario
 from demo.screen import Screen
@@ -48,15 +49,24 @@ def main() -> int:
     run = os.path.join(_OUT, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
     places = Places.make(run)
     screen.say(f"datastore, ledger and logs in {os.path.relpath(run)}")
-    scenario = Scenario(places, screen, clock, max(options.seconds, MIN_SECONDS))
+    database = Database(options.store) if options.store != "file" else None
+    scenario: Scenario | None = None
+    has_played = False
     try:
+        if database is not None:
+            require_library(database.driver)
+            screen.say(f"starting a private {options.store} server")
+            database.start()
+        scenario = Scenario(places, screen, clock, max(options.seconds, MIN_SECONDS), database)
         scenario.play()
+        has_played = True
     except KeyboardInterrupt:
         screen.say("interrupted")
         return EXIT_INTERRUPTED
     except FtstanError as error:
         screen.say(f"the demo failed: {error}")
-        print(scenario.last_words())
+        if scenario is not None:
+            print(scenario.last_words())
         if error.hint:
             print(f"hint: {error.hint}")
         return EXIT_FAILED
@@ -64,12 +74,23 @@ def main() -> int:
         signal.signal(
             signal.SIGINT, signal.SIG_IGN
         )  # a second Ctrl-C must not leave a child behind
-        scenario.end()
+        if scenario is not None:
+            scenario.end()
+        if database is not None:
+            database.stop()
+            if not has_played:
+                database.remove()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return _judge(places, screen, keep=options.keep)
+    status = _judge(places, screen, keep=options.keep, store=options.store)
+    if database is not None:
+        if status == EXIT_CLEAN and not options.keep:
+            database.remove()
+        else:
+            screen.say(f"the database's files are kept in {database.place}")
+    return status
 
 
-def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
+def _judge(places: Places, screen: Screen, *, keep: bool, store: str = "file") -> int:
     screen.say("judging the ledger")
     try:
         verdict = judge(ledger.read(places.ledger), PROMISE)
@@ -77,7 +98,7 @@ def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
         screen.say(f"the ledger cannot be judged: {error}")
         return EXIT_FAILED
     screen.clear()
-    print(table(verdict, about(places)))
+    print(table(verdict, about(places, store)))
     if not verdict.clean:
         print(f"NOT CLEAN. Everything is kept: {os.path.relpath(os.path.dirname(places.ledger))}")
         return EXIT_VIOLATION
@@ -91,12 +112,13 @@ def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
     return EXIT_CLEAN
 
 
-def about(places: Places) -> list[tuple[str, str]]:
+def about(places: Places, store: str = "file") -> list[tuple[str, str]]:
     """When, where and with what the demo was played."""
+    where = "one datastore on local storage" if store == "file" else f"one {store} database"
     began = min((record.t for record in ledger.read(places.ledger)), default=0)
     return [
         ("played", f"{clock_text(began)} UTC on {socket.gethostname()}"),
-        ("servers", f"two of ftstan {__version__}, one datastore on local storage"),
+        ("servers", f"two of ftstan {__version__}, {where}"),
         ("load", LOAD),
     ]
 
@@ -107,6 +129,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--seconds", type=float, default=45.0, help="seconds under load, takeovers excluded (45)"
+    )
+    parser.add_argument(
+        "--store",
+        choices=("file", "postgres", "mysql"),
+        default="file",
+        help="what the pair shares: a directory, or a database of a private server (file)",
     )
     parser.add_argument(
         "--keep", action="store_true", help="keep the datastore of a clean run, too"

@@ -59,14 +59,15 @@ def _settings_file(log: str, own: int, other: int, streaming: str) -> str:
 class Node:
     """One ftstan server of the pair: command line, role, signals.
 
-    ``streaming``: that half of its configuration.
+    ``store``: the words that say where it keeps messages; ``streaming``: that half of its
+    configuration.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        store: str,
+        store: list[str],
         log: str,
         port: int,
         routes: tuple[int, int],
@@ -80,7 +81,7 @@ class Node:
         own_route, other_route = routes
         self._words = [
             *(sys.executable, "-m", "ftstan.cli.server"),
-            *("-cid", CLUSTER, "-store", "file", "-dir", store, "-ft_group", GROUP),
+            *("-cid", CLUSTER, *store, "-ft_group", GROUP),
             *("-a", LOOPBACK, "-p", str(port), "-m", str(monitor_port), "-l", log),
             *("-c", _settings_file(log, own_route, other_route, streaming)),
         ]

@@ -22,6 +22,7 @@ from ftstan.drill.rules import Switch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from demo.database import Database
     from demo.screen import Screen
     from ftstan.base.clock import Clock
 
@@ -29,7 +30,7 @@ SWITCHOVER = "switchover"
 FAULTS = ("kill", "kill", "stop", SWITCHOVER, "kill")
 RATE = 5000
 LOAD = f"{RATE:,} messages a second at most, one publisher, one durable, one reader"
-READY_TIMEOUT = 30.0
+READY_TIMEOUT = 90.0
 TAKEOVER_TIMEOUT = 45.0
 FINISH_TIMEOUT = 30.0
 POLL = 0.05
@@ -57,6 +58,25 @@ class Places:
             os.makedirs(path)
         return places
 
+    def store_words(self, database: Database | None) -> list[str]:
+        """What tells a server where to keep messages."""
+        if database is None:
+            return ["-store", "file", "-dir", self.store]
+        path = os.path.join(self.store, "sql-source")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+            file.write(database.source + "\n")
+        words = ["-store", "sql", "-sql_driver", database.driver, "-sql_source_file", path]
+        return [*words, "-admin_key", self._admin_key]
+
+    def key_words(self, database: Database | None) -> list[str]:
+        """What tells ``ftstanctl`` where the servers' key is."""
+        return ["--dir", self.store] if database is None else ["--admin-key", self._admin_key]
+
+    @property
+    def _admin_key(self) -> str:
+        """The key of servers without a directory."""
+        return os.path.join(self.store, "admin.key")
+
     def ledger_file(self, name: str) -> str:
         """Return the ledger file of one writer."""
         return os.path.join(self.ledger, name + SUFFIX)
@@ -72,8 +92,17 @@ class Scenario:
     ``end`` leaves no child behind, whatever happened.
     """
 
-    def __init__(self, places: Places, screen: Screen, clock: Clock, seconds: float) -> None:
+    def __init__(
+        self,
+        places: Places,
+        screen: Screen,
+        clock: Clock,
+        seconds: float,
+        database: Database | None = None,
+    ) -> None:
+        """``database``: started already; the pair keeps everything in it, else in a directory."""
         self._places = places
+        self._database = database
         self._screen = screen
         self._clock = clock
         self._pause = seconds / (len(FAULTS) + 1)
@@ -122,7 +151,9 @@ class Scenario:
         began_us = self._now_us()
         for node in self._nodes:
             node.start()
-        self._screen.say("started nodes A and B on one datastore")
+        self._screen.say(
+            f"started nodes A and B on one {'database' if self._database else 'datastore'}"
+        )
         self._wait(
             "a node to become active",
             READY_TIMEOUT,
@@ -181,7 +212,7 @@ class Scenario:
         """
         if fault == SWITCHOVER:
             self._screen.say(f"ftstanctl ft switchover: {victim.name} is asked to hand over")
-            return self._ctl("switchover", "--dir", self._places.store, node=heir)
+            return self._ctl("switchover", *self._places.key_words(self._database), node=heir)
         victim.signal(_SIGNALS[fault])
         self._screen.say(f"sent {_SIGNALS[fault].name} to {victim.name}, the active node")
         return None
@@ -199,6 +230,9 @@ class Scenario:
     def _load(self) -> None:
         until = self._clock.mono() + self._pause
         self._wait("time to pass", 2 * self._pause, lambda: self._clock.mono() >= until)
+        # On a busy machine it may not be there yet, and an epoch that nobody read is no proof.
+        reader = self._scripts[f"reader {self._epoch}"]
+        self._wait("the reader", READY_TIMEOUT, lambda: reader.count("up_to") > 0)
 
     def _finish(self) -> None:
         self._scripts.pop(f"reader {self._epoch}").stop()
@@ -214,9 +248,16 @@ class Scenario:
         self._start_reader("last reader")
         for name in ("consumer", "last reader"):
             self._scripts[name].command(f"until {last_id}")
-        # Who does not get there in time is stopped; what it did not see is for the judge to say.
-        end = self._clock.mono() + FINISH_TIMEOUT
-        while any(script.running for script in self._scripts.values()) and self._clock.mono() < end:
+        # Who does not get on is stopped; what it did not see is for the judge to say.
+        seen = -1
+        end = self._clock.mono()
+        while any(script.running for script in self._scripts.values()):
+            now_seen = sum(script.count("received") for script in self._scripts.values())
+            if now_seen != seen:
+                seen = now_seen
+                end = self._clock.mono() + FINISH_TIMEOUT
+            if self._clock.mono() >= end:
+                break
             self._look()
             time.sleep(POLL)
         for name in list(self._scripts):
@@ -242,7 +283,7 @@ class Scenario:
 
     def _pair(self) -> tuple[Node, Node]:
         port_a, port_b, route_a, route_b, monitor_a, monitor_b = free_ports(6)
-        store = self._places.store
+        store = self._places.store_words(self._database)
         log = self._places.log
         return (
             Node(

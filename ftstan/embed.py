@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from ftstan.base import log
@@ -150,7 +151,7 @@ class StanServer:
         check_encryption(options.encryption, os.environ)
         check_start(options, registry.names(options.store))
         for warning in check_routes(options):
-            log.stream.warning(warning)
+            log.stream.warning(warning, code="FTS-1199")
         if options.nats_servers:
             parse_urls(",".join(options.nats_servers))
         self._thread.start()
@@ -292,7 +293,7 @@ class StanServer:
                 node.link.cut()
             self._fenced = error
             self._status = status
-            say(log.stream.fatal, why, _LAST_WORDS_S)
+            say(partial(log.stream.fatal, code="FTS-2199"), why, _LAST_WORDS_S)
             loop.call_soon_threadsafe(cut.set)
         raise EndedError(why)
 
@@ -310,7 +311,7 @@ class StanServer:
         except (EndedError, StoppedError):
             pass
         except FencedError as error:
-            log.stream.fatal(error.text)
+            log.stream.fatal(error.text, code="FTS-2199")
             self._fenced = error
             self._status = EXIT_FENCED
         except FtstanError as error:

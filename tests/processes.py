@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ftstan.drill import ports, processes
 from ftstan.drill.processes import PATIENCE_S, alive, children, fetch, nats_words, until
+from tests.uncoded import uncoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,10 +113,10 @@ class Child(processes.Child):
         return self.returncode
 
     def lines(self) -> list[str]:
-        """What it has written so far as lines, without pid and time."""
+        """What it has written so far as lines, without pid, time and code."""
         return [
             found[1] if (found := _STAMP.fullmatch(line)) is not None else line
-            for line in self.text().splitlines()
+            for line in uncoded(self.text()).splitlines()
         ]
 
     def end(self) -> None:

@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,10 +73,20 @@ class SqlServers:
             _end_sessions(parse(driver, self.text(driver, "")), name)
             execute(parse(driver, self.text(driver, "")), f"DROP DATABASE {name}")
         else:
-            execute(
-                parse(driver, self.text(driver, "postgres"), {}),
-                f"DROP DATABASE {name} WITH (FORCE)",
-            )
+            _drop_forced(parse(driver, self.text(driver, "postgres"), {}), name)
+
+
+def _drop_forced(source: Source, database: str) -> None:
+    """Drop a database of PostgreSQL, whoever is in it."""
+    for left in reversed(range(50)):
+        try:
+            execute(source, f"DROP DATABASE {database} WITH (FORCE)")
+        except Exception as error:  # the server's own cleaner is there, whom we may not end
+            if not left or "pg_signal_backend" not in str(error):
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def _end_sessions(source: Source, database: str) -> None:

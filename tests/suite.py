@@ -8,6 +8,9 @@ failures are run again with nothing beside them. Nothing but a deadline that pas
 at once, and so does whatever needs no process.
 
 What was run again is appended to ``build/retried.jsonl``, a line of JSON each, and printed.
+``python -m tests.suite --compile`` comes first on a clean tree: pytest rewrites the assertions of
+each module before it compiles it, and workers that start together would each do it for all of them.
+
 ``.ci/run`` ends with ``make retried``, which fails on more than two of them, and on a test that is
 named twice in this run and the last ten lines of ``.ci/retried.jsonl``. Whoever forgives one adds
 its line there.
@@ -97,6 +100,32 @@ def run(words: list[str]) -> int:
     return status
 
 
+def compile_tests(places: list[str]) -> None:
+    """Have pytest write the compiled test modules of these directories, half of them on each core.
+
+    Nothing to do where it has done so before: what has changed since is compiled by the workers.
+    What is wrong with a module is said by the run that follows.
+    """
+    is_done = any(ROOT.glob("tests/__pycache__/conftest.*-pytest-*.pyc"))
+    if is_done or sys.dont_write_bytecode:
+        return
+    found = (file for place in places for file in ROOT.glob(f"{place}/**/test_*.py"))
+    names = sorted(str(file.relative_to(ROOT)) for file in found)
+    files = [name for name in names if not name.startswith(_PLACES)]
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only"]
+    halves = [
+        subprocess.Popen(
+            [*command, *half],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for half in (files[::2], files[1::2])
+    ]
+    for half in halves:
+        half.wait()
+
+
 def judge_retried(now: Path, kept: Path) -> int:
     """The exit status for what was run again in this run, and in those that the repository
     remembers.
@@ -126,4 +155,7 @@ def _read(file: Path) -> list[dict[str, str]]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--retried"]:
         sys.exit(judge_retried(retried_file(), ROOT / ".ci" / "retried.jsonl"))
+    if sys.argv[1:2] == ["--compile"]:
+        compile_tests(sys.argv[2:])
+        sys.exit()
     sys.exit(run(sys.argv[1:]))

@@ -1,8 +1,8 @@
 """Writes every page that is made: the configuration reference, manual pages, README's overview,
-``docs/coverage.md``, the picture of the architecture.
+``docs/coverage.md``, the codes on ``docs/troubleshooting.md``, the picture of the architecture.
 
-Run it after a change of ``ftstan/config/options.py``, ``table.py``, a word of ``ftstanctl`` or
-``docs/capabilities.toml``; a test compares its output with what is there.
+Run it after a change of ``ftstan/config/options.py``, ``table.py``, ``ftstan/base/codes``, a word
+of ``ftstanctl`` or ``docs/capabilities.toml``; a test compares its output with what is there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ftstan.config.declaration import Group, Option, Section, ValueKind
 from ftstan.config.effective import shown
 from ftstan.config.streamfile import CHANNELS
 from ftstan.config.table import CONFIGURED, FLAGS, RETIRED
-from tools import architecture_picture, capabilities, man_ftstanctl, man_pipeline
+from tools import architecture_picture, capabilities, codes_page, man_ftstanctl, man_pipeline
 from tools.roff import head, roff
 
 _TABLE = "the table of options"
@@ -108,6 +108,7 @@ def pages() -> dict[str, str]:
         "docs/man/ftstan-pipeline.1": man_pipeline.manual(),
         architecture_picture.TARGET: architecture_picture.picture(),
         **capabilities.pages(),
+        **codes_page.pages(),
     }
 
 

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Private PostgreSQL and MariaDB servers: sql_servers.sh start|stop|kill|sources DIR
+# Private PostgreSQL and MariaDB servers: sql_servers.sh start|stop|kill|sources DIR [postgres|mysql]
 #
 # They listen on 127.0.0.1 alone and keep everything in DIR, which has to be short: sockets are in it. Root starts them
 # as the packages' users postgres and mysql (tools/system_packages.sh installs the packages). Login: user nss, without a
 # password in PostgreSQL, with the password nss in MariaDB; it may create databases.
+# The third word: start this one only.
 # Environment: PG_PORT (55432), MY_PORT (53306), FAST=1: nothing is synced (for tests that cut no power).
 set -eu
 what=${1:?start, stop, kill or sources}
@@ -39,14 +40,15 @@ start_my() {
     command -v mariadbd >/dev/null || PATH=$PATH:/usr/sbin
     command -v mariadbd >/dev/null || fail "MariaDB is missing: install the package mariadb-server"
     if [ ! -d "$my/data/mysql" ]; then
-        place mysql "$my"
-        as mysql mariadb-install-db --no-defaults --datadir="$my/data" --auth-root-authentication-method=normal \
-            --skip-test-db --skip-name-resolve >"$dir/install-db.log" 2>&1 || fail "$(tail -1 "$dir/install-db.log")"
+        place mysql "$my"; place mysql "$my/tmp"
+        # A server that starts removes the temporary tables of every other one with the same directory for them.
+        as mysql mariadb-install-db --no-defaults --datadir="$my/data" --tmpdir="$my/tmp" --auth-root-authentication-method=normal \
+            --skip-test-db --skip-name-resolve >"$dir/install-db.log" 2>&1 || fail "$(grep -m 1 ERROR "$dir/install-db.log" || tail -1 "$dir/install-db.log")"
     fi
     ping_my && return
     [ "$FAST" = 1 ] && fast="--innodb-flush-log-at-trx-commit=0 --skip-innodb-doublewrite" || fast=
     # shellcheck disable=SC2086  # two words, or none
-    as mysql setsid mariadbd --no-defaults --datadir="$my/data" --socket="$my/s" --port="$MY_PORT" --pid-file="$my/pid" \
+    as mysql setsid mariadbd --no-defaults --datadir="$my/data" --tmpdir="$my/tmp" --socket="$my/s" --port="$MY_PORT" --pid-file="$my/pid" \
         --bind-address=127.0.0.1 --log-error="$my/log" --skip-name-resolve --character-set-server=utf8mb4 \
         --max-connections=200 --max-allowed-packet=64M $fast >/dev/null 2>&1 </dev/null &
     tries=0
@@ -66,7 +68,13 @@ stop() { # pg_ctl's mode, signal for MariaDB
 
 [ ${#dir} -le 80 ] || fail "$dir is too long for sockets"
 case $what in
-start) start_pg; start_my ;;
+start)
+    case ${3:-both} in
+    postgres) start_pg ;;
+    mysql) start_my ;;
+    both) start_pg; start_my ;;
+    *) fail "postgres or mysql, not $3" ;;
+    esac ;;
 stop) stop fast TERM ;;
 kill) stop immediate KILL ;;
 sources)

@@ -5,6 +5,8 @@ tree=$1
 for d in ansible tests tools benchmarks demo lab docs packaging proto systemd; do
     rm -rf "${tree:?}/$d"
     cp -r "$d" "$tree/"
+    # What was compiled here is older than the copies, and would look as if all were compiled there.
+    find "$tree/$d" -name __pycache__ -prune -exec rm -r {} +
 done
 (cd ftstan && find . -name '*.py' -o -name '*.pyi' -o -name '*.yaml' -o -name 'py.typed') | while read -r f; do
     mkdir -p "$tree/ftstan/$(dirname "$f")"

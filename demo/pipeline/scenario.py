@@ -186,7 +186,7 @@ class Story:
             self._nodes.append(
                 Node(
                     name,
-                    store=self.places.store,
+                    store=["-store", "file", "-dir", self.places.store],
                     log=log,
                     port=port,
                     routes=routes,
@@ -389,7 +389,7 @@ class Story:
         log = self.places.of("logs/node-restored.log")
         node = Node(
             "restored",
-            store=self.places.restored,
+            store=["-store", "file", "-dir", self.places.restored],
             log=log,
             port=port,
             routes=(routes[0], routes[1]),

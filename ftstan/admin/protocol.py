@@ -112,8 +112,9 @@ class Request:
     ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of
     ``CLIENT`` and ``KICK``; ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``. Lists go on behind
     ``after``: a name, with ``after_id`` in a list of subscriptions. ``force``: delete a channel
-    with its subscriptions. ``keep`` and ``up_to``: purge all but so many of the newest messages, or
-    up to that sequence; 0: without that bound. Names have bytes that are no UTF-8 as surrogates.
+    with its subscriptions. ``ages``: of ``SUBS``, also how old things are. ``keep`` and ``up_to``:
+    purge all but so many of the newest messages, or up to that sequence; 0: without that bound.
+    Names have bytes that are no UTF-8 as surrogates.
     """
 
     verb: Verb
@@ -131,6 +132,7 @@ class Request:
     up_to: int = 0
     at_ns: int = 0
     grace_s: int = 0
+    ages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,11 @@ def find_sub(broker: Broker, name: bytes, sub_id: int) -> Subscription:
 
 
 def sub_row(sub: Subscription) -> Row:
-    """What is shown of a subscription, in the words of monitoring; ``ack_wait`` in seconds."""
+    """What is shown of a subscription, in the words of monitoring; ``ack_wait`` in seconds.
+
+    ``last_ack_ns``: the time of its client's last acknowledgement (Unix nanoseconds), 0 for none
+    that this owner has seen.
+    """
     seen = SubRow._make(sub.seen())
     return {
         "channel": _text(sub.channel.name),
@@ -145,7 +149,48 @@ def sub_row(sub: Subscription) -> Row:
         "last_sent": seen.last_sent,
         "pending_count": seen.pending,
         "is_stalled": seen.stalled,
+        "last_ack_ns": sub.acked_at,
     }
+
+
+def add_ages(broker: Broker, rows: Sequence[Row], wall_ns: int) -> None:
+    """Add to rows of subscriptions how many seconds ago things were, ``None``: not known.
+
+    ``last_ack_age_s``: since its client acknowledged something last, as far as this owner has seen;
+    ``oldest_unread_age_s``: since the first stored message that it was not sent was published,
+    which is read from the store: one read for each row that is behind.
+    """
+    for row in rows:
+        acked_ns = row["last_ack_ns"]
+        row["last_ack_age_s"] = _age(acked_ns, wall_ns)
+        row["oldest_unread_age_s"] = None
+        channel = broker.known_channel(row["channel"].encode("utf-8", "surrogateescape"))
+        if channel is not None:
+            group = channel.groups.get(row["queue_name"].encode("utf-8", "surrogateescape"))
+            sent = row["last_sent"] if group is None else group.last_sent
+            row["oldest_unread_age_s"] = _age(_published(channel, sent + 1), wall_ns)
+
+
+def _published(channel: Channel, sequence: int) -> int:
+    """When the first message at or after ``sequence`` was published (ns), 0: there is none, or it
+    cannot be read.
+    """
+    store = channel.store
+    if max(sequence, store.first) > store.last:
+        return 0
+    try:
+        block = store.read(max(sequence, store.first), 1, 1)
+    except StoreError:
+        # The delivery tells of the damage; the report goes on without this age.
+        return 0
+    if block is None:
+        return 0
+    at = block.position(sequence)
+    return block.timestamp(at) if at < len(block) else 0
+
+
+def _age(then_ns: int, wall_ns: int) -> float | None:
+    return round(max(wall_ns - then_ns, 0) / SECOND, 3) if then_ns else None
 
 
 # ---- changing

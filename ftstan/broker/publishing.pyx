@@ -549,6 +549,7 @@ cdef class Core(Delivery):
         if sub is not None:
             if self.tracer is not None:
                 self.tracer.acknowledged(sub, a.sequence)
+            sub.acked_at = self.wall
             self.acked(sub, a.sequence)
         return 0
 

@@ -32,6 +32,8 @@ cdef class Subscription(Listener):
     # When its ack timer runs, 0: it does not; and what takes it back.
     cdef public int64_t timer_at
     cdef public object timer
+    # When its client acknowledged something last (wall clock, ns), 0: not since recovery.
+    cdef public int64_t acked_at
     cdef public bytes durable
     cdef public bytes client_id
     # The place in the group: its turn in the list, its neighbours there, its index in the heap or

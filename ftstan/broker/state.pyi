@@ -25,6 +25,7 @@ class Subscription(Listener):
     counted: bool
     place: int
     timer_at: int
+    acked_at: int
     timer: Timer | None
     durable: bytes
     client_id: bytes

@@ -24,7 +24,16 @@ from ftstan.cli.admin_client import (
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
 from ftstan.cli.reports import channel_report, state_of, subscription_report
-from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
+from ftstan.cli.terminal import (
+    ago,
+    complain,
+    print_json,
+    print_table,
+    say,
+    size_of,
+    time_of,
+    visible,
+)
 from ftstan.cli.words.servers import (
     EXIT_DONE,
     EXIT_REFUSED,
@@ -159,23 +168,26 @@ def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
 
 
 def _channel_report(arguments: argparse.Namespace, servers: Servers) -> int:
-    rows = channel_report(_channels_of(servers), _subs_of(servers, Request(Verb.SUBS)))
+    subs = _subs_of(servers, Request(Verb.SUBS, ages=True))
+    rows = channel_report(_channels_of(servers), subs)
     if arguments.output == "json":
         print_json({"channels": rows})
         return EXIT_DONE
     heads = (
-        *("channel", "lag", "lost to limits", "stalled", "subscriptions"),
-        *("messages", "bytes", "quarantined"),
+        *("channel", "lag", "oldest unread", "last ack", "lost to limits", "stalled"),
+        *("subscriptions", "messages", "bytes", "quarantined"),
     )
     cells = [
         (
-            *(row["name"], row["lag"], row["lost_to_limits"], row["stalled"]),
+            *(row["name"], row["lag"]),
+            *(ago(row["oldest_unread_age_s"]), ago(row["last_ack_age_s"])),
+            *(row["lost_to_limits"], row["stalled"]),
             *(row["subscriptions"], row["msgs"], size_of(row["bytes"])),
             "yes" if row["quarantined"] else "no",
         )
         for row in rows
     ]
-    print_table(heads, cells, right=heads[1:7])
+    print_table(heads, cells, right=heads[1:9])
     return EXIT_DONE
 
 
@@ -315,20 +327,22 @@ def _sub_ls(arguments: argparse.Namespace, servers: Servers) -> int:
 
 
 def _sub_report(arguments: argparse.Namespace, servers: Servers) -> int:
-    subs = _subs_of(servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client))
+    request = Request(Verb.SUBS, name=arguments.channel, client=arguments.client, ages=True)
+    subs = _subs_of(servers, request)
     rows = subscription_report(_channels_of(servers), subs)
     if arguments.output == "json":
         print_json({"subscriptions": rows})
         return EXIT_DONE
     heads = (
         *("channel", "queue or durable", "client", "state", "lag", "unacknowledged"),
-        *("oldest unread", "lost to limits"),
+        *("oldest unread", "published", "last ack", "lost to limits"),
     )
     cells = [
         (
             *(row["channel"], row["queue_name"] or row["durable_name"] or "-"),
             *(row["client_id"] or "-", row["state"], row["lag"], row["pending_count"]),
-            *(row["oldest_unread"] or "-", row["lost_to_limits"]),
+            *(row["oldest_unread"] or "-", ago(row["oldest_unread_age_s"])),
+            *(ago(row["last_ack_age_s"]), row["lost_to_limits"]),
         )
         for row in rows
     ]
@@ -338,7 +352,10 @@ def _sub_report(arguments: argparse.Namespace, servers: Servers) -> int:
 
 def _sub_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.SUB, name=arguments.channel, sub_id=arguments.id))
-    return _print_one(arguments, "subscription", row)
+    if arguments.output == "json":
+        return _print_one(arguments, "subscription", row)
+    last_ack_ns = row.pop("last_ack_ns", 0)
+    return _print_one(arguments, "subscription", row | {"last_ack": time_of(last_ack_ns)})
 
 
 def _print_subs(rows: Sequence[Row]) -> None:

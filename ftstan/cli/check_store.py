@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ftstan.storecheck.findings import Expected
+    from ftstan.stores.sql.source import Source
 
 
 _STATUSES = {
@@ -49,6 +51,12 @@ _BAR = 40
 def run(arguments: argparse.Namespace) -> int:
     """Check; returns the exit status. Raises ``FtstanError``."""
     _check_words(arguments)
+    # Late, as the checks of databases: few ask for them.
+    from ftstan.cli.databases import named  # noqa: PLC0415
+
+    source = named(arguments.dir)
+    if source is not None:
+        return _database(arguments, source)
     here = this_host(arguments.dir)
     told = _Told(shown=arguments.output == "table")
     try:
@@ -59,6 +67,26 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.dir}: {error.strerror or error}",
             hint="check the directory, its permissions and its mount",
         ) from error
+    if arguments.output == "json":
+        print_json(report.as_dict())
+    else:
+        _show(report)
+    return _STATUSES[report.verdict]
+
+
+def _database(arguments: argparse.Namespace, source: Source) -> int:
+    from ftstan.storecheck.database import CHECKS, check_database  # noqa: PLC0415
+
+    if arguments.peer or arguments.phase:
+        raise ConfigError(
+            "--peer and --phase are for directories",
+            hint="run it on every host: each has to reach the database",
+        )
+    told = _Told(shown=arguments.output == "table")
+    told.total = len(CHECKS[source.driver])
+    with told:
+        findings = check_database(source, told)
+    report = StorageReport(source.shown(), "database", socket.gethostname(), findings)
     if arguments.output == "json":
         print_json(report.as_dict())
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ftstan.base.codes import with_code
 from ftstan.config.validation import ModeError
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ EXIT_ERROR = 1
 
 
 def complain(error: FtstanError, prefix: str = "") -> None:
-    """Say what is wrong, and what to do."""
-    print(f"{prefix}{error}", file=sys.stderr)
+    """Say what is wrong, with its code as in the log, and what to do."""
+    print(f"{prefix}{with_code(str(error))}", file=sys.stderr)
     _hint(error)
 
 

@@ -51,6 +51,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
 
 
+#: Settings that are paths.
+_PATHS = ("dir", "credentials", "nkey_seed_file", "client_ca", "client_cert", "client_key")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``ConfigError``."""
     match arguments.verb:
@@ -58,9 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             context = Context(
                 **{setting.name: getattr(arguments, setting.name) for setting in SETTINGS}
             )
-            if context.dir:
-                # It is used from wherever the operator stands then.
-                context = replace(context, dir=os.path.abspath(context.dir))
+            # It is used from wherever the operator stands then.
+            context = replace(context, **{name: _whole(getattr(context, name)) for name in _PATHS})
             if context == Context():
                 raise ConfigError(
                     f"context {arguments.name!r} would say nothing",
@@ -85,6 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
             {"name": arguments.name, "selected": contexts.selected() == arguments.name != ""}
         )
     return 0
+
+
+def _whole(path: str) -> str:
+    """The path from the root; as it is where the home directory or a variable stands first."""
+    return os.path.abspath(path) if path and path[0] not in "~$" else path
 
 
 def _list(*, as_json: bool) -> None:

@@ -255,11 +255,30 @@ def _systemd_dropin() -> Command:
     )
 
 
+def _explain() -> Command:
+    from ftstan.cli import explain  # noqa: PLC0415
+
+    return Command(
+        explain.run,
+        {
+            EXIT_OK: "done",
+            EXIT_ERROR: "no such code",
+            EXIT_USAGE: WRONG_WORDS,
+        },
+        explain.configure,
+    )
+
+
 COMMANDS = {
     "version": Entry(
         "print which ftstan this is and which release it stands in for",
         _version,
         ("version", "version --output json"),
+    ),
+    "explain": Entry(
+        "say what to do about a code at the end of a log line",
+        _explain,
+        ("explain FTS-2104", "explain 'ft: epoch 7 was superseded by another'"),
     ),
     "store": Entry(
         "look at a datastore, repair it, hand it over",
@@ -322,7 +341,7 @@ COMMANDS = {
         ("context add prod --server nats://host1:4222 --cluster orders --select", "context ls"),
     ),
     "key": Entry(
-        "show and replace the key that changes are sealed with",
+        "show and replace the key that changes are sealed with; make nkeys of users",
         _key,
         ("key show --dir /nss/orders", "key rotate --grace 1h"),
     ),

@@ -1,7 +1,8 @@
-"""``ftstanctl key``: show and replace the key that changes are sealed with (``docs/admin.md``).
+"""``ftstanctl key``: show and replace the key that changes are sealed with (``docs/admin.md``), and
+make nkeys, with which users log in to NATS (``docs/security.md``).
 
-``show`` reads files of this host. ``rotate`` asks the server that owns the datastore, which makes
-the new key and writes it where the old one was: a key never travels.
+``show`` and ``nkey`` work on files of this host. ``rotate`` asks the server that owns the
+datastore, which makes the new key and writes it where the old one was: a key never travels.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="replace the key; the former one counts for a while",
         description="Have the server that owns the datastore replace its key. No restart.",
     )
+    nkey = commands.add_parser(
+        "nkey",
+        help="make the nkey of a user of NATS",
+        description="Make the nkey of a user: write its seed, which is secret, to a new file, and "
+        "print its public key, for authorization { users } of the NATS servers.",
+    )
+    nkey.add_argument("file", metavar="FILE", help="where the seed goes; it must not exist")
+    nkey.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
     for added in (show, rotate):
         contexts.add_options(added)
         add_key_options(added)
@@ -91,6 +100,8 @@ _grace.__name__ = "duration of at most 30 days"
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
+    if arguments.verb == "nkey":
+        return _nkey(arguments)
     contexts.fill(arguments)
     try:
         return _show(arguments) if arguments.verb == "show" else _rotate(arguments)
@@ -129,6 +140,28 @@ def _show(arguments: argparse.Namespace) -> int:
     say(f"key         {fingerprint(keys.current)}")
     if old:
         say(f"former key  {old}, counts until {time_of(keys.old_until_ns)}")
+    return EXIT_DONE
+
+
+def _nkey(arguments: argparse.Namespace) -> int:
+    import nkeys  # noqa: PLC0415  # late: no other command makes keys of NATS
+
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    public = nkeys.from_seed(bytearray(seed)).public_key.decode()
+    try:
+        # Never over another one: the user whose seed it was could not log in any more.
+        descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(bytes(seed) + b"\n")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {arguments.file}: {error.strerror}",
+            hint="name a file that does not exist, in a directory that does",
+        ) from error
+    if arguments.output == "json":
+        print_json({"path": arguments.file, "public_key": public})
+    else:
+        say(public)
     return EXIT_DONE
 
 

@@ -25,7 +25,9 @@ def subscription_report(channels: Iterable[Row], subscriptions: Iterable[Row]) -
 
     Each row has besides: ``state``; ``lag``, stored messages that were not sent to it;
     ``oldest_unread``, the sequence of the first of them, 0 for none; ``lost_to_limits``, messages
-    that the limits removed before they were sent.
+    that the limits removed before they were sent. Ages in seconds, ``None`` where they are not
+    known (also from servers of releases that do not tell them): ``oldest_unread_age_s``,
+    ``last_ack_age_s``.
     """
     known = {row["name"]: row for row in channels}
     subs = list(subscriptions)
@@ -48,6 +50,8 @@ def subscription_report(channels: Iterable[Row], subscriptions: Iterable[Row]) -
                 "lag": lag,
                 "oldest_unread": unread if lag else 0,
                 "lost_to_limits": max(channel["first_seq"] - 1 - sent, 0),
+                "oldest_unread_age_s": row.get("oldest_unread_age_s") if lag else None,
+                "last_ack_age_s": row.get("last_ack_age_s"),
             }
         )
     return sorted(rows, key=lambda row: (-row["lost_to_limits"], -row["lag"], *_named(row)))
@@ -56,17 +60,27 @@ def subscription_report(channels: Iterable[Row], subscriptions: Iterable[Row]) -
 def channel_report(channels: Iterable[Row], subscriptions: Iterable[Row]) -> list[Row]:
     """The channels, the one with the reader that is the furthest behind first.
 
-    Each row has besides: ``lag`` and ``lost_to_limits`` of its worst subscription, and how many of
-    them are ``stalled``.
+    Each row has besides: ``lag``, ``lost_to_limits`` and ``oldest_unread_age_s`` of its worst
+    subscription, ``last_ack_age_s`` of the one that acknowledged last, and how many of them are
+    ``stalled``.
     """
     given = list(channels)
-    found = {row["name"]: row | {"lag": 0, "lost_to_limits": 0, "stalled": 0} for row in given}
+    start: Row = {
+        "lag": 0,
+        "lost_to_limits": 0,
+        "stalled": 0,
+        "oldest_unread_age_s": None,
+        "last_ack_age_s": None,
+    }
+    found = {row["name"]: row | start for row in given}
     for sub in subscription_report(given, subscriptions):
         row = found.get(sub["channel"])
         if row is not None:
             row["lag"] = max(row["lag"], sub["lag"])
             row["lost_to_limits"] = max(row["lost_to_limits"], sub["lost_to_limits"])
             row["stalled"] += sub["state"] == "stalled"
+            for age, worst in (("oldest_unread_age_s", max), ("last_ack_age_s", min)):
+                row[age] = worst((a for a in (row[age], sub[age]) if a is not None), default=None)
     return sorted(
         found.values(), key=lambda row: (-row["lost_to_limits"], -row["lag"], row["name"])
     )

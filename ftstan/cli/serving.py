@@ -92,7 +92,7 @@ def _start(line: CommandLine, words: Sequence[str], starts: Starts, *, is_comman
         complain(error, prefix=time.strftime("%Y/%m/%d %H:%M:%S "))
         return EXIT_ERROR
     for warning in settings.warnings:
-        log.stream.warning(warning)
+        log.stream.warning(warning, code="FTS-1199")
     reread = partial(_reread, words) if line.text("config") or line.text("stan_config") else None
     return _serve(options, settings, reread, ProcessHost(starts, is_command=is_command))
 
@@ -109,7 +109,7 @@ def _reread(words: Sequence[str]) -> ServerOptions:
     check_encryption(options.encryption, os.environ)
     check_start(options, registry.names(options.store))
     for warning in settings.warnings:
-        log.stream.warning(warning)
+        log.stream.warning(warning, code="FTS-1199")
     return options
 
 

@@ -65,6 +65,18 @@ def run(arguments: argparse.Namespace) -> int:
 
         say(*script(arguments.driver).splitlines())
         return EXIT_CLEAN
+    if arguments.verb == "copy":
+        from ftstan.cli.store_copy import copy  # noqa: PLC0415
+
+        return copy(arguments)
+    # Late, as above: the words of servers, and the forms of sources.
+    from ftstan.cli import databases  # noqa: PLC0415
+
+    source = databases.find_database(arguments)
+    if source is not None:
+        from ftstan.cli import store_sql  # noqa: PLC0415
+
+        return store_sql.run(arguments, source)
     if not arguments.dir:
         raise ConfigError(
             "which datastore?",

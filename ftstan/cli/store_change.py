@@ -116,6 +116,9 @@ def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | Non
     Raises ``ConfigError``.
     """
     path = arguments.encryption_key_file
+    configured = getattr(arguments, "encryption", None)
+    if configured is not None and not path:
+        return ring_of(configured, os.environ)
     enabled = bool(path or os.environ.get(KEY_VARIABLE))
     options = EncryptionOptions(enabled=enabled, key_file=path, cipher=cipher)
     return ring_of(options, {} if path else os.environ)

@@ -7,18 +7,25 @@ own NATS server.
 from __future__ import annotations
 
 import os
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, FtstanError
+from ftstan.base.log import redact_url
 from ftstan.config.options import STORE_FILE
 from ftstan.config.table import BY_KEY
 from ftstan.config.validation import warnings_of
+from ftstan.ft.subjects import group_subject, heartbeat_subject
+from ftstan.nats.url import parse_cluster_listen, parse_url
+from ftstan.wire.subjects import Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from ftstan.config.options import ServerOptions
     from ftstan.config.precedence import Settings
+
+_EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared, never bound
 
 
 def problems(
@@ -41,20 +48,66 @@ def problems(
         for text in warnings_of(options)
     ]
     found += _directories(options, made)
+    found += _addresses(options)
     # Late: most of the program is needed for it.
-    from ftstan.nats.login_check import check_own_login  # noqa: PLC0415
+    from ftstan.nats.login_check import Needs, check_own_login  # noqa: PLC0415
 
     try:
-        check_own_login(options)
+        check_own_login(options, Needs(*_subjects(options)))
     except FtstanError as error:
         found.append(error)
     return found
 
 
+def _subjects(options: ServerOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the server must be able to hear, and to say. Those that a datastore may have recorded
+    otherwise are left out.
+    """
+    subjects = Subjects.for_cluster(options.cluster_id, options.discover_prefix)
+    hears = (subjects.discovery, subjects.pings, "_INBOX.check.>")
+    says = ("_INBOX.check.x",)
+    if options.ft_group:
+        group = (
+            heartbeat_subject(options.cluster_id, options.ft_group),
+            group_subject(options.cluster_id, options.ft_group),
+        )
+        return hears + group, says + group
+    return hears, says
+
+
+def _addresses(options: ServerOptions) -> Iterator[ConfigError]:
+    """Listeners that would take each other's port, and routes that lead nowhere."""
+    nats = options.nats
+    monitor = options.monitor
+    pages = monitor.http_port or monitor.https_port
+    taken = [("the monitoring pages", "http", monitor.host, pages)]
+    if not options.nats_servers:
+        taken.append(("clients", "port", nats.host, nats.port))
+        if nats.cluster_listen:
+            listen = parse_cluster_listen(nats.cluster_listen)
+            taken.append(("routes", "cluster", listen.host, listen.port))
+    for (what, key, host, port), (other, _, its_host, its_port) in combinations(taken, 2):
+        if port > 0 and port == its_port and (host == its_host or {host, its_host} & _EVERYWHERE):
+            yield ConfigError(
+                f"{what} and {other} would listen on the same port {port}",
+                hint="give each of them a port of its own",
+                option=key,
+            )
+    for route in () if options.nats_servers else nats.routes:
+        try:
+            parse_url(route)
+        except ConfigError as error:
+            yield ConfigError(
+                f"cluster: the route {redact_url(route)} leads nowhere: {error.text}",
+                hint=error.hint,
+                option="routes",
+            )
+
+
 def _directories(options: ServerOptions, made: Collection[str]) -> Iterator[ConfigError]:
     """A datastore is made by the first start, the directory above it by the operator."""
     places = [
-        ("dir", _above(options.dir) if options.store == STORE_FILE else ""),
+        ("dir", _datastore(options.dir) if options.store == STORE_FILE else ""),
         ("log", _above(options.log.file)),
         ("pid", "" if options.nats_servers else _above(options.pid_file)),
         ("ports_file_dir", "" if options.nats_servers else options.ports_file_dir),
@@ -74,6 +127,12 @@ def _above(path: str) -> str:
         return ""
     whole = os.path.abspath(path)
     return whole if os.path.isdir(whole) else os.path.dirname(whole)
+
+
+def _datastore(path: str) -> str:
+    """The same of what has to be a directory itself."""
+    whole = os.path.abspath(path)
+    return whole if path and os.path.exists(whole) else _above(path)
 
 
 def _wrong(place: str) -> str:

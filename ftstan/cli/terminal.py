@@ -12,6 +12,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from ftstan.base.codes import with_code
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -36,8 +38,11 @@ _FLAGS = tuple(
 
 
 def complain(error: FtstanError, status: int) -> int:
-    """What went wrong and what to do, on standard error; returns ``status``."""
-    say(str(error), file=sys.stderr)
+    """What went wrong and what to do, on standard error; returns ``status``.
+
+    The line has its code, as in the log.
+    """
+    say(with_code(str(error)), file=sys.stderr)
     if error.hint:
         say(f"hint: {own_flags(error.hint)}", file=sys.stderr)
     return status
@@ -164,6 +169,22 @@ def time_of(ns: int) -> str:
     if not ns:
         return "-"
     return dt.datetime.fromtimestamp(ns // 1_000_000_000, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago something was, in the two largest units; ``-``: not known."""
+    if seconds is None:
+        return "-"
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s ago"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes} min {whole % 60} s ago"
+    hours = minutes // 60
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min ago"
+    return f"{hours // 24} d {hours % 24} h ago"
 
 
 def visible(text: str) -> str:

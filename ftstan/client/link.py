@@ -286,12 +286,14 @@ class Link(Reconnecting[_Client, str]):
 
     def _denied(self, text: str, subject: str) -> None:
         """NATS does not let us publish or subscribe there: who waits for an answer is told now."""
-        # nats-py hands errors on in lower case.
-        if subject == f"{self._answers}*".lower():
-            self._deaf = text
+        # nats-py hands errors on in lower case: told is the subject as permissions have to name it.
+        answers = f"{self._answers}*"
+        if subject == answers.lower():
+            self._deaf = text.replace(subject, answers)
         for token, future in self._asked.items():
-            if (self._deaf or self._asked_on[token].lower() == subject) and not future.done():
-                future.set_exception(_not_allowed(text))
+            asked = self._asked_on[token]
+            if (self._deaf or asked.lower() == subject) and not future.done():
+                future.set_exception(_not_allowed(self._deaf or text.replace(subject, asked)))
 
     # ---- what ``run`` tells
     # --------------------------------------------------------------------------------------

@@ -42,7 +42,9 @@ def _is_yaml(text: str, path: str) -> bool:
     from ftstan.config import yaml  # noqa: PLC0415  # late, as above
 
     try:
-        return bool(yaml.parse(text, path).entries)
+        # "streaming { store: file" is a key and its value there.
+        entries = yaml.parse(text, path).entries
+        return bool(entries) and not any("{" in key for key in entries)
     except ConfigError:
         return False
 

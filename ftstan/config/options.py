@@ -295,6 +295,10 @@ class LinkOptions:
     insecure: bool = option(
         False, "Check neither the NATS server's certificate nor its name", section=Section.TLS,
         key="skip_verify", flags="", names="skip_verify insecure")
+    of_child: bool = False
+    """Whether the NATS server is a child of this process, so that its socket must be of our
+    account; nobody configures it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

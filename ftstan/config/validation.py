@@ -8,6 +8,7 @@ Source: ``docs/compat/config.md`` (options, refused combinations).
 from __future__ import annotations
 
 import os
+import re
 import string
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ftstan.config.options import ServerOptions, StoreLimits
     from ftstan.config.precedence import Settings
 
+#: A name or an address, with or without a port.
+_ADDRESS = re.compile(r"(?:\[[\da-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?", re.ASCII)
 MOST_PORT = 65535
 LEAST_BUFFER = 4096
 #: It is memory that is taken at the start.
@@ -422,6 +425,14 @@ def warnings_of(options: ServerOptions) -> list[str]:
         why = "may not be run by this user" if os.path.exists(script) else "is not there"
         warnings.append(
             f"file_slice_archive_script {script!r} {why}: slices will be set aside and not archived"
+        )
+    if options.ft.steal_after and not options.ft_group:
+        warnings.append("ft_steal_after has no effect without ft_group: nobody could take over")
+    advertised = options.monitor.advertise
+    if advertised and not _ADDRESS.fullmatch(advertised):
+        warnings.append(
+            f"http_advertise {advertised!r} is no host and no host:port: dashboards of other "
+            "members will not find these pages"
         )
     return warnings
 

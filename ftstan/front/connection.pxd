@@ -58,6 +58,8 @@ cdef struct Connection:
     #: It has waited for the core, and what it waited with may go.
     bint is_fenced
     bint is_core
+    #: The NATS server has said something, and its socket is of our account.
+    bint is_greeted
     #: The NATS server has accepted it.
     bint is_accepted
     #: It has sent one.

@@ -26,6 +26,8 @@ cdef class Connections:
     cdef int _listening
     cdef int _server_port
     cdef bint _is_over
+    #: Nobody is greeted.
+    cdef bint _is_paused
     cdef bint _is_accepting
     cdef int64_t _accept_at
     cdef int64_t _sweep_at
@@ -50,6 +52,8 @@ cdef class Connections:
     cdef int _steps
     cdef char* _scratch
     cdef size_t _max_pending
+    #: Commands that were carried out.
+    cdef readonly uint64_t obeyed
     cdef readonly uint64_t connections
     cdef readonly uint64_t passing
     cdef readonly uint64_t slow
@@ -63,6 +67,7 @@ cdef class Connections:
     cdef void _resume(self) noexcept nogil
     cdef void _carry_out(self, Command* command) noexcept nogil
     cdef void _obey(self) noexcept nogil
+    cdef void _pause(self, bint on) noexcept nogil
     cdef Connection* _new(self, int fd, int up) noexcept nogil
     cdef void _use_server(self, Connection* c, int up) noexcept nogil
     cdef void _accept(self) noexcept nogil

@@ -44,6 +44,7 @@ from ftstan.front.kernel cimport (
     snprintf,
     write,
 )
+from ftstan.front.peer cimport front_is_ours
 from ftstan.front.queue cimport Queue, drop, first, put, room, take, waiting
 from ftstan.front.tls cimport (
     GREETING,
@@ -162,6 +163,7 @@ cdef class Connections:
                         self._read_server(c)
                 elif events[i].events & (EPOLLERR | EPOLLHUP) or (
                     (c.wants_write or events[i].events & EPOLLIN)
+                    and c.is_greeted
                     and (c.tls != OPEN or is_read(c))
                 ):
                     self._read_client(c)
@@ -207,6 +209,8 @@ cdef class Connections:
                 self._accept_again()
             elif command.what == c'S':
                 self._server_port = command.number
+            elif command.what == c'P':
+                self._pause(command.number != 0)
             elif command.what == c'N':
                 if self._listening >= 0:
                     # Closing takes it out of the poll.
@@ -218,6 +222,18 @@ cdef class Connections:
                 self._is_over = True
             else:
                 self._carry_out(&command)
+            self.obeyed += 1
+
+    cdef void _pause(self, bint on) noexcept nogil:
+        """Take nobody who would be greeted now, and end those who are about to be."""
+        cdef Connection* c = self._all
+        cdef Connection* following
+        self._is_paused = on
+        while on and c != NULL:
+            following = c.after
+            if not c.is_core and not c.is_greeted:
+                self._end(c)
+            c = following
 
     # ---- connections
 
@@ -254,7 +270,7 @@ cdef class Connections:
         cdef int fd
         if self._listening < 0:
             return
-        if self._server_port == 0:
+        if self._server_port == 0 or self._is_paused:
             # They wait in the kernel's queue, and cost nothing here.
             self._accept_later()
             return
@@ -618,7 +634,7 @@ cdef class Connections:
         if c.tls == SHAKING:
             self._shake(c)
             return
-        if c.tls == GREETING:
+        if c.tls == GREETING or not c.is_greeted:
             # It is not read yet: this is its end, whatever it has said before.
             self._end(c)
             return
@@ -663,6 +679,15 @@ cdef class Connections:
         cdef char* place
         if c.up < 0:
             return
+        if not c.is_greeted:
+            got = recv(c.up, self._scratch, 1, MSG_PEEK)
+            if got > 0:
+                if not front_is_ours(c.up):
+                    # Nothing has been said to it but whose connection it is.
+                    self._tell(b"stranger", c.up)
+                    self._end(c)
+                    return
+                c.is_greeted = True
         if waiting(&c.heard_up) == 0:
             got = recv(c.up, self._scratch, READ, 0)
             if got > 0:
@@ -818,4 +843,4 @@ cdef inline void shrink(Queue* queue) noexcept nogil:
 
 cdef inline bint is_read(const Connection* c) noexcept nogil:
     """Whether more is wanted of the client."""
-    return c.hold == FREE and waiting(&c.said_up) < PASS_MOST
+    return c.is_greeted and c.hold == FREE and waiting(&c.said_up) < PASS_MOST

@@ -12,6 +12,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,8 @@ _CORE_BYTES: Final = 4 << 20
 #: Where the NATS server behind it listens.
 LOOPBACK: Final = "127.0.0.1"
 _DEFAULT_LINE: Final = 4096
+#: Between two looks whether the thread has obeyed.
+_LOOK_S: Final = 0.001
 #: The first and the last port of outgoing connections.
 _OUTGOING: Final = "/proc/sys/net/ipv4/ip_local_port_range"
 #: So many below it are tried, so often.
@@ -69,6 +72,8 @@ class Front:
         self.server_port = free_port()
         """Where the NATS server is to listen, on the loopback."""
         self.is_direct = False
+        self._ordering = threading.Lock()
+        self._orders = 0
         self._commands, self._obeyed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.events, self._told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         """A descriptor with a line for whatever is to be logged."""
@@ -112,6 +117,20 @@ class Front:
         """
         self._order(b"S", self.server_port if on else 0)
 
+    def pause(self) -> None:
+        """Greet nobody until ``resume``: new clients wait, and those are ended that have connected
+        and heard nothing yet. Returns when that holds.
+
+        What a greeting says of TLS, and what is done then, is never from two configurations so.
+        """
+        self._order(b"P", 1)
+        while self._obeyed >= 0 and self._switch.obeyed < self._orders:
+            time.sleep(_LOOK_S)
+
+    def resume(self) -> None:
+        """Greet those who come from now on, and those who wait."""
+        self._order(b"P", 0)
+
     def use_tls(self, made: int) -> None:
         """End TLS of those who come from now on with what ``openssl.make`` has made, which is the
         listener's from then on; 0: they speak plainly.
@@ -153,7 +172,8 @@ class Front:
 
     def read_events(self) -> list[tuple[str, str]]:
         """What has happened: ``slow``, ``full``, ``crowd`` or ``tls``, and which client's address,
-        for ``tls`` with the reason; none may be missing but when there were very many.
+        for ``tls`` with the reason; ``stranger``, and the NATS server's address. None may be
+        missing but when there were very many.
         """
         with contextlib.suppress(BlockingIOError):
             lines = os.read(self.events, 65536).decode("ascii", "replace").splitlines()
@@ -172,7 +192,10 @@ class Front:
         self._obeyed = -1
 
     def _order(self, what: bytes, number: int = 0, other: int = -1, *, place: int = 0) -> None:
-        if self._obeyed >= 0:
+        with self._ordering:
+            if self._obeyed < 0:
+                return
+            self._orders += 1
             os.write(self._obeyed, _COMMAND.pack(what, number, other, place))
 
 

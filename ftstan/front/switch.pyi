@@ -1,4 +1,5 @@
 class Switch:
+    obeyed: int
     connections: int
     passing: int
     direct_in: int

@@ -15,6 +15,9 @@ BATCH_QUIET_S = 10.0
 #: touches one.
 PROBE_DIE_S = 10.0
 BATCH_DIE_S = 30.0
+#: The same for who has the lock and is no owner yet: claim and record are a few syncs. Of a survey
+#: (the first epoch of a store) each channel has so long.
+TAKE_DIE_S = 30.0
 
 #: How often the control loop judges. A turn that comes later than ``LATE_TURN_S`` was late itself:
 #: a process that was paused learns nothing about its storage from the time that went by.

@@ -239,6 +239,8 @@ class TakenElsewhere:
     def __init__(self, leaving: Leaving) -> None:
         self.leaving = leaving
         self.successor = ""
+        self.heard_original = False
+        """Whether an original server has said since that it is active."""
         self._parts: dict[int, tuple[bytes, ...]] = {}
         self._count = 0
 

@@ -133,7 +133,9 @@ class Owner(Protocol):
         ...
 
     def verify_lock(self) -> None:
-        """Raise ``FencedError`` if the lock is not ours any more."""
+        """Raise ``FencedError`` if the lock is not ours any more, or if others would find another
+        store than we have.
+        """
         ...
 
     def set_mixed(self, *, on: bool) -> None:

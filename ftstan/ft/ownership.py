@@ -19,6 +19,7 @@ from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, Relea
 from ftstan.base.log import stream as log
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import (
+    EPOCH_NAME,
     Activation,
     claim,
     claim_next,
@@ -240,15 +241,18 @@ class StoreOwner:
         """The lock of the directory."""
         return self._lock
 
+    def _has_answered(self) -> None:
+        self.answered_at = self._clock.mono()
+
     def try_lock(self, *, create: bool = True) -> None:
         """Try the store lock once. Raises as ``StoreLock.acquire`` does."""
         try:
             self._lock.acquire(create=create)
         except LockBusyError:
             # An answer, too.
-            self.answered_at = self._clock.mono()
+            self._has_answered()
             raise
-        self.answered_at = self._clock.mono()
+        self._has_answered()
 
     def read_owner(self) -> EpochRecord | None:
         """The newest epoch record, ``None`` if no ftstan server ever owned the store.
@@ -330,7 +334,7 @@ class StoreOwner:
             self.root,
             server_id=self._server_id,
             clock=self._clock,
-            survey=lambda: survey_store(self._disk, self.root),
+            survey=lambda: survey_store(self._disk, self.root, self._has_answered),
             in_group=self._in_group,
             ft_mixed=ft_mixed,
             lost=lost,
@@ -531,15 +535,35 @@ class StoreOwner:
     # ----------------------------------------------------------------------------------------------
 
     def verify_lock(self) -> None:
-        """Raise ``FencedError`` if the lock file is not the one that we locked.
+        """Raise ``FencedError`` if the lock file is not the one that we locked, or if the path
+        names another datastore by now.
 
         An owner without lock has none yet.
         """
-        if not self._lockless:
-            try:
+        try:
+            if not self._lockless:
                 self._lock.verify()
-            except FencedError as error:
-                raise self._lose(error) from error.__cause__
+            self._verify_place()
+        except FencedError as error:
+            raise self._lose(error) from error.__cause__
+
+    def _verify_place(self) -> None:
+        """A copy that was put in our directory's place has a lock and epochs of its own, and
+        whoever starts or stands by finds that one. A path that names no datastore misleads nobody.
+        """
+        with contextlib.suppress(OSError, StoreError):
+            if self._is_here():
+                return
+            root = self._disk.open_dir(self.path)
+            try:
+                self._disk.stat(root, EPOCH_NAME)
+            finally:
+                self._disk.close(root)
+            raise FencedError(
+                f"{self.path}: another datastore stands in the place of the one that this server "
+                "serves, so another server can own that one",
+                hint="stop every server before a datastore is moved, copied or restored",
+            )
 
     def regain_lock(self) -> bool:
         """Try for the lock that this owner took the store without; returns whether it holds it.
@@ -579,7 +603,10 @@ class StoreOwner:
             return
         with contextlib.suppress(OSError, StoreError, FencedError):
             try:
-                fd = self._disk.open(self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW)
+                # NONBLOCK: a pipe of that name must not hold up the stop, and with it the lock.
+                fd = self._disk.open(
+                    self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                )
             except FileNotFoundError:
                 # The first owner ends before its first probe.
                 self.confirm()

@@ -7,11 +7,19 @@ the driver of a group ask of either is ``ft.owned.Owner``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from ftstan.base.errors import FtstanError, LockBusyError, LockFaultError, ReleasedError, StoreError
+from ftstan.base.errors import (
+    FencedError,
+    FtstanError,
+    LockBusyError,
+    LockFaultError,
+    ReleasedError,
+    StoreError,
+)
 from ftstan.base.log import stream as log
 from ftstan.config.member import member_name
 from ftstan.ft.epoch import Activation
@@ -217,6 +225,8 @@ class SqlOwner:
             )
 
         row = self.fence.activate(self.lock.lock_id, history)
+        endings = self.fence.read(lambda s: tables.read_endings(s, row.epoch - 1))
+        left, left_ns = endings.get(row.epoch - 1, (0, 0))
         self._activation = Activation(
             epoch=row.epoch,
             nonce=bytes.fromhex(row.nonce),
@@ -233,6 +243,8 @@ class SqlOwner:
             after=row.after,
             originals_through=row.originals_through,
             name=self._name,
+            left_ns=left_ns,
+            left=Ending(left),
         )
         self.holder = self._activation.record()
         return self._activation
@@ -279,6 +291,10 @@ class SqlOwner:
 
     def release(self) -> None:
         """Give the lock back."""
+        if self._activation is not None and self.ending:
+            # For people alone: a database that does not take it keeps nobody here.
+            with contextlib.suppress(StoreError, FencedError):
+                self.fence.note_ending(int(self.ending), self._clock.wall_ns())
         self._activation = None
         self.fence.forget()
         self.lock.release()
@@ -304,6 +320,11 @@ class SqlAccess(OwnedAccess):
             name=member_name(context.options),
         )
         self.place = f"database {self.owner.path}"
+        if source.overridden:
+            log.warning(
+                f"the source of the database sets {', '.join(source.overridden)}: not taken, "
+                "messages could be lost under other values than the server's own"
+            )
         try:
             self.owner.check()
         except FtstanError:
@@ -387,4 +408,6 @@ def _record(row: HistoryRow) -> EpochRecord:
         cause=Cause(row.cause),
         after=row.after,
         originals_through=row.originals_through,
+        left_ns=row.left_at,
+        left=Ending(row.left),
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.base.disk import Disk
 
 CONFIRMED_NAME = "confirmed.bin"
@@ -37,10 +39,14 @@ class Survey:
     has_server: bool
 
 
-def survey_store(disk: Disk, root_fd: int) -> Survey:
+def _nobody_asks() -> None:
+    """Storage has answered."""
+
+
+def survey_store(disk: Disk, root_fd: int, answered: Callable[[], None] = _nobody_asks) -> Survey:
     """Look at the names in the root and in every channel's directory.
 
-    ``OSError`` passes through.
+    ``answered`` is called for each of them: it may take minutes. ``OSError`` passes through.
     """
     highest = 0
     confirmed = []
@@ -60,6 +66,7 @@ def survey_store(disk: Disk, root_fd: int) -> Survey:
             inside = [entry for entry, _ in disk.listdir(channel_fd)]
         finally:
             disk.close(channel_fd)
+        answered()
         numbers = [int(found[1]) for found in map(_SLICE.fullmatch, inside) if found]
         highest = max([highest, *(number for number in numbers if number <= HIGHEST_COUNTED)])
         if CONFIRMED_NAME in inside:

@@ -11,6 +11,7 @@ vital sign                      late                        very late
 ==============================  ==========================  =======================================
 a probe of the storage          no heartbeats               the process ends, without storage
 the oldest batch not committed  no heartbeats               the process ends, without storage
+taking the store                                            the process ends, without storage
 NATS, in a group                                            a clean stop, if storage answers
 ==============================  ==========================  =======================================
 """
@@ -27,6 +28,7 @@ from ftstan.ft.deadlines import (
     LATE_TURN_S,
     PROBE_DIE_S,
     PROBE_QUIET_S,
+    TAKE_DIE_S,
 )
 
 
@@ -49,12 +51,14 @@ class Vitals:
     Times are seconds of ``Clock.mono``, ``None`` while nothing is under way.
 
     ``probe_since``: the start of the running probe; ``batch_since``: of the oldest batch that is
-    not committed; ``reachable``: whether NATS connects us with clients.
+    not committed; ``reachable``: whether NATS connects us with clients. ``taking_since``: when
+    storage last answered this node, which has the lock or claims an epoch, and is no owner yet.
     """
 
     probe_since: float | None = None
     batch_since: float | None = None
     reachable: bool = True
+    taking_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Guard:
         self._time = 0.0
         self._probe = _Stopwatch()
         self._batch = _Stopwatch()
+        self._taking = _Stopwatch()
         self._nats = _Stopwatch()
         self._verdict = GuardVerdict.FINE
         self._longest = 0.0
@@ -111,6 +116,10 @@ class Guard:
         self._last = now
         probe = self._probe.age(vitals.probe_since, self._time)
         batch = self._batch.age(vitals.batch_since, self._time)
+        taking = self._taking.age(vitals.taking_since, self._time)
+        if taking >= TAKE_DIE_S:
+            self._verdict = GuardVerdict.DIE
+            return Judgement(self._verdict, _hangs_with_lock(taking))
         # What waits for storage cannot read what NATS has said meanwhile.
         heard = vitals.reachable or vitals.batch_since is not None
         cut_off = self._nats.age(None if heard else "cut off", self._time)
@@ -161,3 +170,10 @@ class Guard:
             if before is GuardVerdict.QUIET
             else ""
         )
+
+
+def _hangs_with_lock(seconds: float) -> str:
+    return (
+        f"storage has not answered for {seconds:.0f}s, while this server took the datastore: it "
+        "ends, so that another one can have the lock; check the storage"
+    )

@@ -9,7 +9,8 @@ waits for this thread. It publishes since when a probe is running, and the contr
 2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a
    file server that took the locks of this host away answers EIO (``docs/compat/nfs-facts.md``),
    while files without locks go on working;
-3. the **lock file** is still the one that is locked;
+3. the **lock file** is still the one that is locked, and no other datastore stands in the place of
+   this one;
 4. the **state files** are still those that this activation wrote; if not, the store writes them
    again from memory.
 
@@ -153,7 +154,9 @@ class Watched(Protocol):
         ...
 
     def verify_lock(self) -> None:
-        """Raise ``FencedError`` if the lock file is not the one that was locked."""
+        """Raise ``FencedError`` if the lock file is not the one that was locked, or the path names
+        another datastore.
+        """
         ...
 
 
@@ -264,8 +267,13 @@ class Probe:
     def _write(self) -> bool:
         """Write and sync the next record; false if there is no file, since that cannot be judged
         now.
+
+        Where a directory has the name, a channel of an original server most likely, the server does
+        without the file.
         """
         if self._fd is None:
+            if self._is_occupied():
+                return True
             self._fd = self._create()
         if self._fd is None:
             return False
@@ -277,6 +285,11 @@ class Probe:
         # Always something new: a second sync with nothing to write would say that all is well.
         self._disk.fdatasync(self._fd)
         return True
+
+    def _is_occupied(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self._disk.stat(self._root_fd, WATCH_NAME).is_dir
+        return False
 
     def _let_go_if_displaced(self) -> None:
         """Close a file that has lost its name to a former owner's late probe: the next probe makes

@@ -55,6 +55,10 @@ _PASSED_ON: Final = ("Access-Control-Allow-Origin",)
 _VARZ = re.compile(
     rb'^(  "(http_host|http_port|https_port|http_base_path)": )[^,\n]*', re.MULTILINE
 )
+#: Its total, and the part of it that clients are.
+_SLOW = re.compile(
+    rb'^(  "slow_consumers": |  "slow_consumer_stats": \{\s*"clients": )(\d+)', re.MULTILINE
+)
 
 
 class NatsViews(Protocol):
@@ -62,6 +66,10 @@ class NatsViews(Protocol):
 
     def idle_nats(self) -> Mapping[str, Mapping[str, object]]:
         """The pages by path, see ``idle_pages``."""
+        ...
+
+    def slow_clients(self) -> int:
+        """Clients that the listener in front of the child has ended because they did not read."""
         ...
 
 
@@ -124,6 +132,9 @@ class Passthrough:
                 body = _FIRST_LINK.sub(lambda found: _OWN_LINKS + found[0], body, count=1)
             if page == "varz":
                 body = _VARZ.sub(lambda found: found[1] + self._where.get(found[2], b'""'), body)
+                if slow := self._views.slow_clients():
+                    # Whom the listener has ended the child counts as gone, and no more.
+                    body = _SLOW.sub(lambda found: b"%b%d" % (found[1], int(found[2]) + slow), body)
             content_type = theirs.headers.get("Content-Type", "text/plain")
             if (
                 callback

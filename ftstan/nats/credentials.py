@@ -19,7 +19,7 @@ from ftstan.base.errors import NatsError
 from ftstan.base.log import errno_text
 
 if TYPE_CHECKING:
-    from ftstan.config.options import LinkOptions, NatsOptions
+    from ftstan.config.options import LinkOptions, NatsOptions, ServerOptions
     from ftstan.nats.url import Login
 
 #: A block between two lines of dashes, as in credentials files.
@@ -41,6 +41,12 @@ def presented(link: LinkOptions, nats: NatsOptions) -> LinkOptions:
         password=nats.password or link.password,
         token=nats.token or link.token,
     )
+
+
+def own(options: ServerOptions) -> LinkOptions:
+    """What our links present, and whose NATS server it is."""
+    shown = presented(options.link, options.nats)
+    return replace(shown, of_child=not options.nats_servers)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

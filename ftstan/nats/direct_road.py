@@ -179,6 +179,12 @@ def tell_events(front: Front) -> None:
         elif what == "tls":
             client, port, reason = address.split(" ", 2)
             log.error(f"{client}:{port} - TLS handshake error: {reason}", backs_off=True)
+        elif what == "stranger":
+            log.error(
+                f"another account has the port {address.replace(' ', ':')} of the NATS server: it "
+                "was told nothing",
+                backs_off=True,
+            )
         elif what == "crowd":
             log.warning(
                 "Clients are served by the NATS server alone from now on: one message suits too "

@@ -22,6 +22,7 @@ from ftstan.base.log import errno_text
 from ftstan.config.options import LinkOptions
 from ftstan.nats import tls
 from ftstan.nats.connect import connect_json
+from ftstan.nats.peer import check_peer
 from ftstan.nats.url import NatsUrl, parse_url
 
 if TYPE_CHECKING:
@@ -311,6 +312,9 @@ class _Handshake:
         """
         info = self._info(self._line())
         if then is not None:
+            # What goes through the listener is judged there.
+            if options.of_child and self._raw.family != socket.AF_UNIX:
+                check_peer(self._raw, self._url)
             self._log_in(name, options, info, then)
         while True:
             line = self._line()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import nats.errors
 
@@ -14,9 +14,14 @@ from ftstan.base import log
 from ftstan.base.errors import NatsError
 from ftstan.nats import tls
 from ftstan.nats.connect import connect_json
+from ftstan.nats.peer import check_peer
 from ftstan.nats.reconnecting import OneClient
 
 if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
+    from nats.aio.transport import TcpTransport
+
     from ftstan.config.options import LinkOptions
     from ftstan.nats.url import NatsUrl
 
@@ -93,9 +98,18 @@ class LinkClient(OneClient):
             # Before anything of ours is sent: a server without TLS gets no password if TLS was
             # asked for.
             try:
+                if self._link_options.of_child:
+                    check_peer(self._raw_socket(), self._url)
                 info["tls_required"] = tls.must_upgrade(info, self._url, self._link_options)
             except NatsError as error:
                 raise RefusedError(error) from error
+
+    def _raw_socket(self) -> TransportSocket:
+        # nats-py gives no other way to it.
+        transport = cast("TcpTransport", self._transport)
+        assert transport._bare_io_writer is not None  # noqa: SLF001
+        sock: TransportSocket = transport._bare_io_writer.get_extra_info("socket")  # noqa: SLF001
+        return sock
 
     def _connect_command(self) -> bytes:
         try:

@@ -57,13 +57,17 @@ class AdminListener:
     async def open_own(self) -> None:
         """Listen on a connection of our own."""
         node = self._node
-        if node.options.admin_key:
-            await node.call(self._ensure_key)
+        await self.make_key()
         self._own = Control(
             node.nats_urls, cluster_id=node.options.cluster_id, options=node.presented, role="ctl"
         )
         await self.open(self._own)
         await self._own.start()
+
+    async def make_key(self) -> None:
+        """Make the file of ``-admin_key`` if it is missing."""
+        if self._node.options.admin_key:
+            await self._node.call(self._ensure_key)
 
     def _ensure_key(self) -> None:
         """Make the key of a server without a datastore, if there is none."""

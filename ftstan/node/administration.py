@@ -216,7 +216,20 @@ class Administration:
             )
             if len(rows) > _MOST_ROWS:
                 break
-        return Answer(ok=True, rows=tuple(rows[:_MOST_ROWS]), more=len(rows) > _MOST_ROWS)
+        more = len(rows) > _MOST_ROWS
+        del rows[_MOST_ROWS:]
+        if request.ages:
+            await self._add_ages(rows)
+        return Answer(ok=True, rows=tuple(rows), more=more)
+
+    async def _add_ages(self, rows: list[Row]) -> None:
+        # In portions: each age may be a read from the store.
+        for start in range(0, len(rows), _A_VISIT):
+            portion = rows[start : start + _A_VISIT]
+            now_ns = self._node.clock.wall_ns()
+            await self._serve(
+                lambda b, portion=portion, now_ns=now_ns: managing.add_ages(b, portion, now_ns)  # type: ignore[misc]
+            )
 
     # ---- the data plane
     # ------------------------------------------------------------------------------------------

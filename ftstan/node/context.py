@@ -27,7 +27,7 @@ from ftstan.base.errors import (
 )
 from ftstan.base.states import NodeState
 from ftstan.config.units import SECOND
-from ftstan.nats.credentials import presented
+from ftstan.nats.credentials import own
 from ftstan.nats.link import Link
 from ftstan.node.awake import Awake
 from ftstan.node.dataplane import DataPlane, shown
@@ -307,7 +307,7 @@ class Context:
         """The listener in front of it, if there is one."""
         self.nats_urls: list[str] = []
         """Where this node's connections go."""
-        self.presented = presented(options.link, options.nats)
+        self.presented = own(options)
         """How our links present themselves to NATS."""
         self.link: Link | None = None
         """The data link; it belongs to the data plane's thread."""
@@ -358,7 +358,7 @@ class Context:
 
     def leave(self, why: str, status: int = EXIT_FENCED) -> None:
         """Stop cleanly with one line that says why; by default to come back as a standby."""
-        log.stream.fatal(why)
+        log.stream.fatal(why, code="FTS-2199")
         self._exit_status = status
         self._end()
 

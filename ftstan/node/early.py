@@ -23,7 +23,7 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
 from ftstan.broker.constants import SID_CONNECT
 from ftstan.front.listener import LOOPBACK
-from ftstan.nats.credentials import presented, read_key
+from ftstan.nats.credentials import own, read_key
 from ftstan.nats.direct_road import behind, link_options, open_front, why_not
 from ftstan.nats.generated import child_options
 from ftstan.nats.launch import client_url, launch
@@ -118,7 +118,7 @@ class Early:
         clock = SystemClock()
         guard = Guard(Nuid(), discovery, cluster_id)
         lines = guard.lines + b"SUB %b %d\r\n" % (discovery.encode(), SID_CONNECT)
-        login = presented(options.link, options.nats)
+        login = own(options)
         if self._front is not None:
             try:
                 login = link_options(login, options.nats)

@@ -116,6 +116,7 @@ class FtGroup:
             None  # the oldest activation time of an original that was heard
         )
         self._heard_epoch = 0
+        self._reads = self._read_again = False
         self._unexpected = RateLimit()
         self._active: act.Active | None = None
         self._activation: Activation | None = None
@@ -213,6 +214,7 @@ class FtGroup:
         if beat is None:
             return
         if not beat.is_ours and not beat.time_error:
+            self._handover.hear_original()
             heard = self._original_ns
             self._original_ns = (
                 beat.activated_ns if heard is None else min(heard, beat.activated_ns)
@@ -345,10 +347,26 @@ class FtGroup:
         self._event(done)
 
     async def _read_store(self) -> None:
-        seen, paused = await self._node.call(lambda: (see_store(self._owner), self._finds_pause()))
-        if paused:
-            self._pause_found()
-        self._event(seen)
+        """Look at the datastore, and once more if that is asked for meanwhile.
+
+        Words bring it about, and words can be forged: however many come, one look at a time stands
+        between the lock and the next poll of it.
+        """
+        self._read_again = True
+        if self._reads:
+            return
+        self._reads = True
+        try:
+            while self._read_again:
+                self._read_again = False
+                seen, paused = await self._node.call(
+                    lambda: (see_store(self._owner), self._finds_pause())
+                )
+                if paused:
+                    self._pause_found()
+                self._event(seen)
+        finally:
+            self._reads = False
 
     def _finds_pause(self) -> bool:
         """On the data plane's thread: whether the datastore keeps a pause that was not ended."""

@@ -245,6 +245,11 @@ class Handover:
                 return [_FOLLOW_YIELD_S]
         return []
 
+    def hear_original(self) -> None:
+        """Somebody says without an epoch that it is active."""
+        if self._taken is not None:
+            self._taken.heard_original = True
+
     def asked_ago(self, epoch: int) -> float | None:
         """Seconds since the owner of ``epoch`` was asked to hand over; ``None`` if it was not.
 
@@ -305,10 +310,24 @@ class Handover:
         end = node.clock.mono() + YIELD_S
         with contextlib.suppress(NatsError):
             while (
-                self._taken is taken and node.role is NodeState.STANDBY and node.clock.mono() < end
+                self._taken is taken
+                and node.role is NodeState.STANDBY
+                and self._goes_on(leaving)
+                and node.clock.mono() < end
             ):
                 await self._send(following)
                 await asyncio.sleep(_FOLLOW_EVERY_S)
+
+    def _goes_on(self, leaving: Leaving) -> bool:
+        """Whether nothing keeps this member from taking over; storage may have refused it by now,
+        or an operator.
+        """
+        group = self._node.group
+        if group is None:
+            return False
+        standby = group.standby
+        takes = standby.state is NodeState.ACTIVE
+        return takes or standby.may_succeed(leaving.store_id, self._node.clock.mono())
 
     async def _follow(self, taken: TakenElsewhere, *, again: bool) -> None:
         """Keep publishes from now on, and say so.
@@ -317,8 +336,8 @@ class Handover:
         """
         if again:
             await self._drop("the owner began again")
-            if self._taken is not taken:
-                return
+        if self._taken is not taken:
+            return
         node = self._node
         leaving = taken.leaving
         assert node.link is not None
@@ -332,8 +351,11 @@ class Handover:
 
         try:
             await node.call(opened)
-            if self._taken is taken:
-                self._since = node.clock.mono()
+            if self._taken is not taken:
+                # Whoever gave it up has dropped, or drops, what is kept: the owner must not count
+                # on it.
+                return
+            self._since = node.clock.mono()
             await self._send(
                 encode(
                     Subscribed(
@@ -415,7 +437,7 @@ class Handover:
             why = "somebody else has owned the store since"
         elif taken.successor != self._node.server_id:
             why = "another member was chosen"
-        elif activation.was_mixed or activation.ft_mixed:
+        elif activation.was_mixed or activation.ft_mixed or taken.heard_original:
             # It records no epoch: it may have answered some of what was kept, and left again.
             why = "an original server may have owned the store since"
         if why:

@@ -120,7 +120,7 @@ def run(
         return asyncio.run(live())
     except (FencedError, MemoryError) as error:
         # During recovery or while stopping, too: a supervisor starts it again as a standby.
-        log.stream.fatal(shown(error))
+        log.stream.fatal(shown(error), code="FTS-2199")
         return EXIT_FENCED
 
 
@@ -323,6 +323,8 @@ class Node(Context):
         from ftstan.node.group import FtGroup  # noqa: PLC0415
 
         self._admin_listener = AdminListener(self)
+        # A group on a database has no directory that its key could be in.
+        await self._admin_listener.make_key()
         self.group = FtGroup(self, self, self._admin_listener, urls)
         await self.group.start()
 

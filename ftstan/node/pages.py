@@ -341,6 +341,11 @@ class Pages:
             port=node.options.nats.port,
         )
 
+    def slow_clients(self) -> int:
+        """Clients that the listener has ended because they did not read."""
+        front = self._node.front
+        return front.status().slow if front is not None else 0
+
     # ---- looking
     # ----------------------------------------------------------------------------------------------
 

@@ -513,11 +513,11 @@ class Serving:
         if self._full.allow(self._clock.mono()):
             for name, error in failed.items():
                 what = (
-                    f'publishes to channel "{name.decode("utf-8", "backslashreplace")}"'
+                    f'publishes to channel "{name.decode("utf-8", "backslashreplace")}" fail'
                     if name
-                    else "connections"
+                    else "connections fail"
                 )
-                log.error(f"{what} fail: {error.text}")
+                log.error(f"{what}: {error.text}")
 
     def turn_away(self) -> int:
         """Refuse new clients from now on; returns how many are registered."""

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import threading
+from functools import partial
 from typing import NoReturn
 
 from ftstan.base import log
@@ -72,4 +73,4 @@ def _last_words(why: str) -> None:
         # Another thread is ending the process: its line is the one that counts, and this one must
         # not go on.
         threading.Event().wait()
-    say(log.stream.fatal, why, LAST_WORDS_S)
+    say(partial(log.stream.fatal, code="FTS-2199"), why, LAST_WORDS_S)

@@ -44,6 +44,9 @@ class Protection:
         self._node = node
         self._guard: Guard | None = None
         self._watch: Watch | None = None
+        self._taker: Guard | None = None
+        """Judges this member while it has the lock, or claims an epoch, and has no watch yet."""
+        self._took_at = 0.0
         # In somebody's program the service manager's variables are that program's.
         self._notifier = notifier or Notifier(None if node.host.owns_process else {})
         self._task: asyncio.Task[None] | None = None
@@ -137,7 +140,7 @@ class Protection:
         now = self._node.clock.mono()
         if step := self._steps.look(self._node.clock.wall_ns(), now):
             say(log.stream.warning, step, _PATIENCE_S)
-        guard = self._guard
+        guard = self._guard or self._guard_of_taker(now)
         verdict = GuardVerdict.FINE
         if guard is not None:
             judgement = guard.judge(self._vitals(), now)
@@ -162,7 +165,29 @@ class Protection:
             probe_since=watch.since if watch is not None else None,
             batch_since=serving.batch_since if serving is not None else None,
             reachable=serving.ready if serving is not None else node.hears_nats,
+            taking_since=self._taking_since(),
         )
+
+    def _guard_of_taker(self, now: float) -> Guard | None:
+        """Nobody else can have the store while this member has the lock: a storage that hangs for
+        it must not keep it for ever.
+        """
+        node = self._node
+        owner = node.owner
+        takes = node.owns or (owner is not None and owner.lock.held)
+        if node.group is None or node.stopping.is_set() or not takes:
+            self._taker = None
+        elif self._taker is None:
+            self._taker = Guard()
+            self._took_at = now
+        return self._taker
+
+    def _taking_since(self) -> float | None:
+        if self._guard is not None or self._taker is None:
+            return None
+        owner = self._node.owner
+        answered = owner.answered_at if owner is not None else None
+        return max(self._took_at, answered or 0.0)
 
     # ---- the service manager
     # -------------------------------------------------------------------------------------

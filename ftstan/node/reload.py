@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ftstan.base import log
 from ftstan.base.errors import ConfigError, FtstanError, RefusedError, StoreError
 from ftstan.config.table import OPTIONS, RELOADABLE
-from ftstan.nats.credentials import presented
+from ftstan.nats.credentials import own
 from ftstan.nats.direct_road import drop_tls, ends_tls, link_options, make_tls, why_not
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
@@ -134,8 +134,11 @@ class Reloader:
             await child.reload(child_options(new))
             return
         # Before the NATS server changes anything: it cannot be asked to take that back.
-        await asyncio.to_thread(link_options, presented(new.link, new.nats), new.nats)
+        await asyncio.to_thread(link_options, own(new), new.nats)
         made = await asyncio.to_thread(make_tls, new.nats)
+        # Who is greeted by the NATS server of the one configuration, and heard by the listener of
+        # the other, might be let to send its login in clear.
+        await asyncio.to_thread(front.pause)
         try:
             if reason := why_not(new):
                 # Before the NATS server judges by the new ones.
@@ -145,7 +148,10 @@ class Reloader:
         except BaseException:
             drop_tls(made)
             raise
-        front.use_tls(made)
+        else:
+            front.use_tls(made)
+        finally:
+            front.resume()
         if new.nats.tls.enabled and not ends_tls(new.nats) and self._node.link is not None:
             # Its next connection is TLS to the NATS server, of which the listener reads nothing.
             self._node.link.through = None
@@ -162,7 +168,7 @@ class Reloader:
             log.stream.warning(line)
         # It reads the files once more, and their storage may hang.
         await asyncio.to_thread(node.monitor.renew, options.nats.tls)
-        shown = presented(options.link, options.nats)
+        shown = own(options)
         self._renew(link_options(shown, options.nats) if node.front is not None else shown)
 
     async def _limit(self, limits: StoreLimits) -> list[str]:

@@ -10,14 +10,19 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import nkeys
 import pytest
 import yaml
 
+from ftstan.config.grammar import parse
 from tests.ansible.runner import COLLECTION, HOME, ansible
+from tests.certificates import Authority
 from tests.processes import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ftstan.config.tree import Value
 
 ROLES = sorted(path.name for path in (COLLECTION / "roles").iterdir())
 PLAYBOOKS = sorted(path.name for path in (COLLECTION / "playbooks").glob("*.yml"))
@@ -158,6 +163,55 @@ def test_with_passwords_clients_cannot_speak_for_the_servers(
     assert user == "routes"
     assert len(password) == 64
     assert "s3cret" not in password
+
+
+def plain(value: Value) -> Any:
+    """A value of a configuration without the places where its parts stand."""
+    if isinstance(value, dict):
+        return {key: plain(node.value) for key, node in value.items()}
+    if isinstance(value, list):
+        return [plain(node.value) for node in value]
+    return value
+
+
+def dumped(file: Path) -> Any:
+    """Every value of a configuration."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ftstan.cli.server", "-dump_config", "-c", str(file)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return plain(parse(done.stdout, "dump").entries)
+
+
+def test_the_inventory_of_the_secured_pair_makes_the_configuration_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = ROOT / "docs" / "examples" / "secure-pair"
+    for number, user in enumerate(("STAN", "OPERATOR", "CLIENT", "PUBLISHER", "SUBSCRIBER")):
+        seed = nkeys.encode_seed(bytes([number]) * 32, nkeys.PREFIX_BYTE_USER)
+        public = nkeys.from_seed(bytearray(seed)).public_key.decode()
+        monkeypatch.setenv(f"{user}_NKEY", public)
+        if user == "STAN":
+            (tmp_path / "stan.nk").write_bytes(bytes(seed))
+    monkeypatch.setenv("MONITOR_TOKEN", "s3cret-of-pages")
+    found = rendered(tmp_path, example / "hosts.yml")
+    assert found.returncode == 0, found.stdout + found.stderr
+    authority = Authority(tmp_path, "ca")
+    authority.server("server")
+
+    def here(text: str, name: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text.replace("/etc/ftstan/tls/", f"{tmp_path}/"), encoding="utf-8")
+        return path
+
+    for host in ("host1", "host2"):
+        made = (tmp_path / f"{host}.ftstan.conf").read_text(encoding="utf-8")
+        written = (example / f"{host}.conf").read_text(encoding="utf-8")
+        values = dumped(here(made, f"{host}-made.conf"))
+        assert values == dumped(here(written, f"{host}-written.conf"))
+        assert len(values["authorization"]["users"]) == 5
+        assert "s3cret-of-pages" not in found.stdout
 
 
 def test_the_password_of_routes_may_be_ones_own(tmp_path: Path) -> None:

@@ -213,6 +213,10 @@ SCENARIOS: dict[str, tuple[list[tuple[object, ...]], int]] = {
         ],
         0,
     ),
+    "a message of a pedantic client in two reads": (
+        [("open", "a", PEDANTIC), ("say", "a", pub("in..x", "12345"), 15)],
+        0,
+    ),
     "a login that becomes verbose, and another": (
         [
             A,

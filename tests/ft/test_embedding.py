@@ -234,7 +234,7 @@ def test_a_callback_that_fails_is_one_line_in_the_log(
     assert fenced.wait(PATIENCE_S) == 75
     fenced._thread.join(PATIENCE_S)
     (line,) = (line for line in capfd.readouterr().err.splitlines() if "not today" in line)
-    assert line.endswith("[ERR] STREAM: on_fenced failed: ValueError: not today")
+    assert line.endswith("[ERR] STREAM: on_fenced failed: ValueError: not today [FTS-9004]")
 
 
 def test_a_stopped_server_calls_nobody_and_leaves_no_thread_and_no_child(

@@ -361,6 +361,10 @@ def test_what_nats_does_not_allow_is_told_at_once_and_as_that(stage: Stage) -> N
             )
             assert done.returncode == 3, done
             assert "permissions violation" in done.stderr.lower()
+            # The subject as permissions have to name it.
+            assert ' to "_' in done.stderr
+            assert ' to "_stan' not in done.stderr
+            assert ' to "_inbox' not in done.stderr
             assert "no answer" not in done.stderr
             assert "hint: " in done.stderr
 

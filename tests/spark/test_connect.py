@@ -136,7 +136,7 @@ def test_a_place_that_is_on_the_server_only_is_one_line(remote: str, tmp_path: P
         ["judge", "there"],
     ):
         done = finished(pipeline(*words, "--remote", remote), tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
+        assert (done.returncode, done.stdout) == (64, "")
         first, hint = done.stderr.splitlines()
         assert first.startswith(
             "there is not on this machine: this command looks into it from here, too"

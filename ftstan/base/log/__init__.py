@@ -4,7 +4,8 @@ JSON.
 ``stream`` writes our own lines (prefix ``STREAM: ``), ``nats`` those folded in from nats-server (no
 prefix); both go to the same place: a file, syslog, or standard error. This module must never raise
 because a line could not be written, never stall whoever logs, and never print a secret. What a line
-carries beside its text (``channel``, ``epoch`` ...) is seen in JSON only.
+carries beside its text (``channel``, ``epoch`` ...) is seen in JSON only, but for the code of a
+warning or an error (``ftstan/base/codes``), which ends the line elsewhere.
 
 Source: ``docs/compat/logging.md``.
 """
@@ -21,6 +22,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.base import codes
 from ftstan.base.clock import Clock, SystemClock
 from ftstan.base.errors import ConfigError
 from ftstan.base.log.files import STDERR, LogFile, StandardError
@@ -52,6 +54,8 @@ __all__ = [
 ]
 
 _EXIT_PATIENCE_S = 1.0
+#: Lines of these levels end with a code.
+_CODED = (WARNING, ERROR, FATAL)
 #: What lines of nats-server about the same thing differ in: connections, names that clients chose,
 #: and numbers.
 _VARYING = re.compile(r'\S+ - [a-z_]+:\d+ - |"[^"]*"|\d+')
@@ -60,7 +64,8 @@ _VARYING = re.compile(r'\S+ - [a-z_]+:\d+ - |"[^"]*"|\d+')
 class Logger:
     """The lines of one of the two programs that share the log. Safe to use from any thread.
 
-    ``fields`` are shown in JSON. ``foreign``: another program wrote them, and decides how often. A
+    ``fields`` are shown in JSON; ``code``, as ``FTS-1234``, is what a warning or an error has whose
+    text has no code of its own. ``foreign``: another program wrote them, and decides how often. A
     call returns when its line is with the kernel, or after a moment if the log hangs; debug and
     trace lines do not wait.
     """
@@ -141,12 +146,23 @@ class _Outlet:
         self.counting = threading.Lock()
 
     def put(self, level: Level, half: Logger, text: str, fields: Mapping[str, object]) -> None:
-        line = self.layout.line(level, half.prefix, half.name, text, fields)
+        line = self.line(level, half, text, fields)
         self.writer.put(level, line, wait=level not in HURRIED)
+
+    def line(self, level: Level, half: Logger, text: str, fields: Mapping[str, object]) -> str:
+        """A line with its code."""
+        code = ""
+        if level in _CODED:
+            otherwise = fields.get("code", "")
+            fields = {name: value for name, value in fields.items() if name != "code"}
+            found = codes.of(text, half.name)
+            code = str(otherwise) if found is None else found
+        return self.layout.line(level, half.prefix, half.name, text, fields, code=code)
 
     def own_line(self, level: Level, text: str) -> str:
         """A line that the log writes about itself: nobody's half."""
-        return self.layout.line(level, "", "log", text, {})
+        code = (codes.of(text) or "") if level in _CODED else ""
+        return self.layout.line(level, "", "log", text, {}, code=code)
 
 
 def _more(count: int) -> str:
@@ -309,7 +325,7 @@ def reopen() -> None:
 def _say(sink: Sink, level: Level, text: str) -> None:
     """Write a line of ours on the log's own thread, which must not wait for itself."""
     try:
-        sink.write(level, _outlet.layout.line(level, stream.prefix, stream.name, text, {}))
+        sink.write(level, _outlet.line(level, stream, text, {}))
     except OSError:
         return
 

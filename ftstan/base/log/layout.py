@@ -46,9 +46,16 @@ class Layout:
     known: Mapping[str, object] = field(default_factory=dict)
 
     def line(
-        self, level: Level, prefix: str, component: str, text: str, fields: Mapping[str, object]
+        self,
+        level: Level,
+        prefix: str,
+        component: str,
+        text: str,
+        fields: Mapping[str, object],
+        *,
+        code: str = "",
     ) -> str:
-        """``[<pid>] YYYY/MM/DD hh:mm:ss.uuuuuu [<LVL>] <prefix><text>``, local time.
+        """``[<pid>] YYYY/MM/DD hh:mm:ss.uuuuuu [<LVL>] <prefix><text> [<code>]``, local time.
 
         Or one JSON object.
         """
@@ -60,10 +67,14 @@ class Layout:
                 for name, value in fields.items()
             }
         if self.json:
-            return self._as_json(level, component, text, {**self.known, **fields})
+            shown = {"code": code} if code else {}
+            return self._as_json(level, component, text, {**shown, **self.known, **fields})
         if not text.isprintable():
             # A client chooses its inbox: no line of it may look like a line of ours.
             text = text.translate(_CONTROLS)
+        if code:
+            # Behind what was cut: whoever looks for a code finds it.
+            text = f"{text} [{code}]"
         if self.framed:
             return f"{prefix}{text}"
         letters = f"{level.colour}{level.letters}\x1b[0m" if self.coloured else level.letters

@@ -190,8 +190,8 @@ class Writer:
             return ""
         try:
             if lost:
-                lines = "1 log line is" if lost == 1 else f"{lost} log lines are"
-                self.sink.write(WARNING, self._render(WARNING, f"{lines} lost: {reason}"))
+                lines = "1 log line is lost" if lost == 1 else f"{lost} log lines are lost"
+                self.sink.write(WARNING, self._render(WARNING, f"{lines}: {reason}"))
             self.sink.write(*item)
         except OSError as error:
             return error.strerror or str(error)

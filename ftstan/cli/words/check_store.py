@@ -19,7 +19,10 @@ EXIT_CANNOT_TELL = 3
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the words."""
     parser.add_argument(
-        "dir", metavar="DIR", help="the directory that servers will have as -dir, or one beside it"
+        "dir",
+        metavar="DIR",
+        help="the directory that servers will have as -dir, or one beside it; DRIVER:FILE for a "
+        "database: postgres or mysql, and the server's -sql_source_file",
     )
     parser.add_argument(
         "--peer",

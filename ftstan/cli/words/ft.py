@@ -74,7 +74,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "node", nargs="?", default="", metavar="NODE", help="default: the only standby"
         )
     added["mixed"].add_argument(
-        "word", choices=("on", "off"), help="whether original servers may be members"
+        "word",
+        choices=("on", "off"),
+        metavar="on|off",
+        help="whether original servers may be members",
     )
     added["history"].add_argument(
         "--count",

@@ -29,6 +29,12 @@ _MAX_PAYLOAD = 1 << 20
 _SLICE_BYTES = 64 << 20
 
 
+class Place(str):
+    """A directory or database that was said on the command line, not in a context."""
+
+    __slots__ = ()
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands."""
     commands = parser.add_subparsers(
@@ -74,6 +80,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"merge slices up to this size (default {_SLICE_BYTES})",
         )
+    for name in ("ls", "du", "dump", "verify"):
+        _database(commands.choices[name])
+    _copy(commands)
     for name in ("dump", "verify", "rekey"):
         commands.choices[name].add_argument(
             "--encryption-key-file",
@@ -94,13 +103,60 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _database(parser: argparse.ArgumentParser) -> None:
+    """The flags that name a database instead of a directory."""
+    parser.add_argument(
+        "-c",
+        "--config",
+        default="",
+        metavar="FILE",
+        help="what the server with this configuration file stores in, and its keys",
+    )
+    parser.add_argument(
+        "--sql-driver",
+        choices=("mysql", "postgres"),
+        default="",
+        help="the server's -sql_driver: a database instead of DIR",
+    )
+    parser.add_argument(
+        "--sql-source-file",
+        default="",
+        metavar="FILE",
+        help="the server's -sql_source_file (default: the source in FTSTAN_SQL_SOURCE)",
+    )
+
+
+def _copy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "copy a whole store between directories and databases, every server stopped"
+    parser = commands.add_parser("copy", help=text, description=text)
+    for name, what in (("source", "FROM"), ("target", "TO")):
+        parser.add_argument(
+            name,
+            metavar=what,
+            help="a datastore directory, or DRIVER:FILE: postgres or mysql, and the server's "
+            "-sql_source_file",
+        )
+    parser.add_argument(
+        "--output", choices=("table", "json"), default="table", help="default: table"
+    )
+    parser.add_argument(
+        "--crc-poly",
+        type=int,
+        default=0xEDB88320,
+        metavar="N",
+        help="the server's -file_crc_poly, if it is set",
+    )
+
+
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "dir",
         metavar="DIR",
         nargs="?",
         default="",
-        help="the datastore directory (default: $FTSTAN_DIR, else the context's)",
+        type=Place,
+        help="the datastore directory, or DRIVER:FILE for a database (default: $FTSTAN_DIR, else "
+        "the context's)",
     )
     contexts.add_context_option(parser)
     parser.add_argument("--channel", metavar="NAME", help="this channel only")

@@ -249,9 +249,7 @@ class FileStore:
         env.files.trim(8)
         channel = FileChannel(env, name, self._limits.of(name), self._register)
         try:
-            reading = opening.read_channel(
-                env, channel.log, self._checkpoint.get(name), self._later[name]
-            )
+            reading = opening.read_channel(env, channel.log, self._checkpoint, self._later[name])
             # Behind the log, as at a start.
             self._learnt |= self._remembered.look_again()
             self._adopt(channel, reading)

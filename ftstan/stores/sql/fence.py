@@ -148,6 +148,12 @@ class Fence:
         self.answered()
         return made
 
+    def note_ending(self, ending: int, at_ns: int) -> None:
+        """Note how this owner ends, for people. Raises ``StoreError`` and ``FencedError``."""
+        self._require()
+        values = (self.epoch, ending, at_ns, self.epoch, self._token)
+        self.session().execute(tables.END, values)
+
     def forget(self) -> None:
         """The database is not ours any more, or is given back; the session is closed."""
         self.epoch = 0

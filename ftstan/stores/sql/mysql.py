@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.base.errors import RecoveryError, StoreError, StoreFullError
 from ftstan.stores.sql import rows
 from ftstan.stores.sql.session import (
+    IDLE_MS,
     LEAST_PACKET,
     LOCK_WAIT_MS,
     MOST_PACKET,
@@ -100,6 +101,10 @@ class MysqlSession(Session):
         """Connect. Raises ``LostError``."""
         self._secret = source.password
         arguments = {"connect_timeout": _CONNECT_S} | source.connect_arguments(LIBRARY)
+        read_timeout = arguments.get("read_timeout")
+        if LIBRARY == "pymysql":
+            # Its time-out of connecting is over before the server greets.
+            arguments["read_timeout"] = read_timeout or arguments["connect_timeout"]
         settings = dict(source.settings)
         try:
             self._connection: Any = library.connect(**arguments)
@@ -109,6 +114,8 @@ class MysqlSession(Session):
                 hint="check the database and -sql_source",
             ) from None
         self._open = True
+        if LIBRARY == "pymysql":
+            self._connection._read_timeout = read_timeout  # noqa: SLF001  # nothing else sets it
         if not source.socket:
             self._bound_silence()
         self._database = ""
@@ -125,6 +132,9 @@ class MysqlSession(Session):
                 self.execute(f"SET SESSION {_identifier(name)} = {value}")
             for statement in _SETTINGS:
                 self.execute(statement)
+            with contextlib.suppress(StoreError):
+                # MariaDB's; MySQL has none, and waits as long as the connection lives.
+                self.execute(f"SET SESSION idle_transaction_timeout = {IDLE_MS // 1000}")
             database, packet = self.query("SELECT DATABASE(), @@max_allowed_packet")[0]
             self._database = str(database)
             # What is said of a statement counts its command, too.

@@ -29,10 +29,11 @@ MOST_PACKET = 8 << 20
 
 #: What a statement may wait for a row that another session has locked, in milliseconds.
 LOCK_WAIT_MS = 5_000
-#: What a statement of ours may take on the server, and a transaction of ours may be idle, in
-#: milliseconds: a session that a frozen process has left must not hold a row for ever.
+#: What a statement of ours may take on the server, in milliseconds.
 STATEMENT_MS = 60_000
-IDLE_MS = 60_000
+#: What a transaction of ours may be idle, in milliseconds: a session that a frozen process has left
+#: must not hold a row for ever, and an original waits for it.
+IDLE_MS = 10_000
 
 
 class LostError(StoreError):

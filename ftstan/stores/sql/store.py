@@ -181,6 +181,9 @@ class SqlStore:
         return info
 
     def _read_remembered(self, session: Session) -> dict[bytes, StoredAt]:
+        if not self._fence.epoch:
+            # Who only reads has not made our tables.
+            return {}
         found = session.query("SELECT digest, pos, seq, mark FROM ftstan_remembered ORDER BY pos")
         if found:
             self._position = int(found[-1][1])

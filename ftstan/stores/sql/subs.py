@@ -353,8 +353,8 @@ class SubBook:
             record.has_other_kind |= not self._by_row
         else:
             record.last_sent = max(record.last_sent, int(last_sent))
-            sent = _sequences(pending, sub_id)
-            acked = _sequences(acks, sub_id)
+            sent = sequences(pending, sub_id)
+            acked = sequences(acks, sub_id)
             record.pending.update(sent)
             record.pending.difference_update(acked)
             record.entries += len(sent) + len(acked)
@@ -373,7 +373,7 @@ def _portions(sequences: Sequence[int]) -> list[Sequence[int]]:
     return [sequences[i : i + _MOST_IN_ROW] for i in range(0, len(sequences), _MOST_IN_ROW)]
 
 
-def _sequences(data: bytes | None, sub_id: int) -> list[int]:
+def sequences(data: bytes | None, sub_id: int) -> list[int]:
     """A list of ``SubsPending``. Raises ``RecoveryError``."""
     if not data:
         return []

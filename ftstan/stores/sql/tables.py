@@ -7,16 +7,22 @@ The original reads none of them. ``ftstan_epoch`` has one row:
 - ``token``: the name that the owner's session has taken on the server (``Session.try_name``), by
   which a successor finds the session and ends it.
 - ``lock_id``: what the owner has in ``StoreLock.id``.
+
+``ftstan_endings`` says how an owner ended, as it said itself; who died said nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.stores.sql.session import AbsentTableError, RightsError, Session
 
-OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered")
+if TYPE_CHECKING:
+    from ftstan.stores.sql.session import Row
+
+OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered", "ftstan_endings")
 
 _EPOCH = (
     "CREATE TABLE IF NOT EXISTS ftstan_epoch (uniquerow INTEGER NOT NULL PRIMARY KEY,"
@@ -34,13 +40,22 @@ _REMEMBERED = (
     "CREATE TABLE IF NOT EXISTS ftstan_remembered (digest {binary} NOT NULL PRIMARY KEY,"
     " pos BIGINT NOT NULL, seq BIGINT NOT NULL, mark BIGINT NOT NULL)"
 )
+_ENDINGS = (
+    "CREATE TABLE IF NOT EXISTS ftstan_endings (epoch BIGINT NOT NULL PRIMARY KEY,"
+    " ending INTEGER NOT NULL, at BIGINT NOT NULL)"
+)
 
 #: The statements that make our tables, by driver. They do nothing where the tables are.
 CREATE = {
-    "postgres": (_EPOCH, _HISTORY, _REMEMBERED.format(binary="BYTEA")),
+    "postgres": (_EPOCH, _HISTORY, _REMEMBERED.format(binary="BYTEA"), _ENDINGS),
     "mysql": tuple(
         f"{statement} ENGINE=InnoDB"
-        for statement in (_EPOCH, _HISTORY, _REMEMBERED.format(binary="VARBINARY(16)"))
+        for statement in (
+            _EPOCH,
+            _HISTORY,
+            _REMEMBERED.format(binary="VARBINARY(16)"),
+            _ENDINGS,
+        )
     ),
 }
 
@@ -67,6 +82,11 @@ _FIRST = (
     "INSERT INTO ftstan_epoch (uniquerow, epoch, done, token, lock_id, store_id)"
     " VALUES (1, 0, 0, '', '', %s)"
 )
+#: How an owner ends, said by nobody else: (epoch, ending, time, epoch, token).
+END = (
+    "INSERT INTO ftstan_endings (epoch, ending, at) SELECT %s, %s, %s FROM ftstan_epoch"
+    " WHERE uniquerow = 1 AND epoch = %s AND token = %s"
+)
 _COLUMNS = (
     "epoch, server_id, host, pid, nonce, store_id, since, ft_mixed, cause, after_epoch,"
     " originals_through"
@@ -86,7 +106,11 @@ class EpochRow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """One activation in ``ftstan_history``; ``since`` in Unix nanoseconds, ids in hexadecimal."""
+    """One activation in ``ftstan_history``; ``since`` in Unix nanoseconds, ids in hexadecimal.
+
+    ``left``, ``left_at``: how and when the owner directly before it said that it ends; 0 if it did
+    not.
+    """
 
     epoch: int
     server_id: str
@@ -99,6 +123,8 @@ class HistoryRow:
     cause: int
     after: int
     originals_through: int
+    left: int = 0
+    left_at: int = 0
 
 
 def create(session: Session) -> None:
@@ -167,9 +193,37 @@ def read_history(session: Session, count: int) -> list[HistoryRow]:
         )
     except AbsentTableError:
         return []
-    return [
-        HistoryRow(
-            int(r[0]), r[1], r[2], int(r[3]), r[4], r[5], int(r[6]), bool(r[7]), *map(int, r[8:])
+    endings = read_endings(session, int(found[-1][0]) - 1) if found else {}
+    return [_history_row(row, endings.get(int(row[0]) - 1, (0, 0))) for row in found]
+
+
+def _history_row(row: Row, ending: tuple[int, int]) -> HistoryRow:
+    epoch, server_id, host, pid, nonce, store_id, since, mixed, cause, after, originals = row
+    left, left_at = ending
+    return HistoryRow(
+        int(epoch),
+        server_id,
+        host,
+        int(pid),
+        nonce,
+        store_id,
+        int(since),
+        bool(mixed),
+        int(cause),
+        int(after),
+        int(originals),
+        left,
+        left_at,
+    )
+
+
+def read_endings(session: Session, first: int) -> dict[int, tuple[int, int]]:
+    """How and when owners from epoch ``first`` on said that they end, by epoch."""
+    try:
+        found = session.query(
+            "SELECT epoch, ending, at FROM ftstan_endings WHERE epoch >= %s", (first,)
         )
-        for r in found
-    ]
+    except AbsentTableError:
+        # No owner of this release was here yet.
+        return {}
+    return {int(epoch): (int(ending), int(at)) for epoch, ending, at in found}

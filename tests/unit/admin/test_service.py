@@ -14,6 +14,7 @@ from ftstan.admin.service import AdminService
 from ftstan.admin.signing import Recipient, plain, seal
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import RefusedError, StoreError
+from tests.uncoded import uncoded
 from tests.unit.admin.test_protocol import ENTRY, STATUS
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Office:
 
 
 def warnings(capfd: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capfd.readouterr().err.splitlines() if "[WRN]" in line]
+    return [line for line in uncoded(capfd.readouterr().err).splitlines() if "[WRN]" in line]
 
 
 def test_a_change_of_what_is_served_is_a_line_in_the_log_whatever_comes_of_it(
@@ -118,7 +119,7 @@ def test_a_change_of_what_is_served_is_a_line_in_the_log_whatever_comes_of_it(
     assert office.ask(Request(Verb.CHANNEL, name="a")).rows == ({"name": "a"},)
     lines = [
         line.partition("audit: ")[2]
-        for line in capfd.readouterr().err.splitlines()
+        for line in uncoded(capfd.readouterr().err).splitlines()
         if "audit: " in line
     ]
     asked = 'me@here (uid 7) asked for: channel-delete "a\\nb" with its subscriptions: '

@@ -28,7 +28,8 @@ def collecting() -> Iterator[Collecting]:
     before = gc.get_threshold()
     gc.unfreeze()
     yield Collecting()
-    gc.unfreeze()
+    # What the collected tests are is set aside again (tests/conftest.py).
+    gc.freeze()
     gc.set_threshold(*before)
 
 

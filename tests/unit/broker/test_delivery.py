@@ -10,6 +10,7 @@ from ftstan.broker.broker import BrokerOptions
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire import messages
 from tests.compat.driver import SECOND, SUBJECTS, Delivery, Driver, deliveries, sequences
+from tests.uncoded import uncoded
 
 
 @pytest.fixture
@@ -310,7 +311,7 @@ def test_the_channel_of_a_message_too_large_for_the_link_goes_on_behind_it(
         "deliveries left out: 1 since the last such line, the first one: message 2 of channel "
         '"foo" for' in line
     )
-    assert line.endswith("the NATS server carries 4000 (max_payload)")
+    assert uncoded(line).endswith("the NATS server carries 4000 (max_payload)")
     # A durable is behind it for good: what has been passed over counts as sent and acknowledged.
     driver.leave(SUBJECTS.sub_close, ack_inbox)
     driver.broker.max_payload = 1 << 20

@@ -9,6 +9,7 @@ import pytest
 from ftstan.broker.malformed import Malformed
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, connect_request, pub_msg
+from tests.uncoded import uncoded
 
 PUBLISH = f"{SUBJECTS.publish}.foo"
 HEAD = "STREAM: malformed"
@@ -16,7 +17,7 @@ HEAD = "STREAM: malformed"
 
 def lines(text: str) -> list[str]:
     """The lines about malformed messages, without what stands before them."""
-    return [HEAD + line.partition(HEAD)[2] for line in text.splitlines() if HEAD in line]
+    return [HEAD + line.partition(HEAD)[2] for line in uncoded(text).splitlines() if HEAD in line]
 
 
 def subscribe_request(**changes: bytes | int) -> bytes:

@@ -292,3 +292,59 @@ def test_where_sequences_are_missing_a_purge_keeps_no_fewer_than_it_was_told() -
     store.count -= 2
     assert purge(driver, keep=3)["purged"] == 5
     assert store.first == 6
+
+
+# ---- ages
+# --------------------------------------------------------------------------------------------------
+
+
+def ages(driver: Driver) -> dict[str, tuple[float | None, float | None]]:
+    """By durable or queue: how old the oldest unread message is, how long ago the last ack was."""
+    rows = managing.sub_rows(driver.broker, [b"foo"], b"", (b"", 0), 10)
+    managing.add_ages(driver.broker, rows, driver.clock.wall_ns())
+    return {
+        row["durable_name"] or row["queue_name"]: (
+            row["oldest_unread_age_s"],
+            row["last_ack_age_s"],
+        )
+        for row in rows
+    }
+
+
+def test_a_report_tells_how_old_the_oldest_unread_message_is_and_when_somebody_acked_last() -> None:
+    driver = Place().driver
+    driver.publish(b"1")
+    slow = driver.subscribe(durable=b"slow", max_in_flight=1)
+    driver.subscribe(durable=b"idle", inbox=b"in.idle")
+    assert ages(driver) == {"slow": (None, None), "idle": (None, None)}
+    driver.wait(10)
+    driver.publish(b"2")
+    driver.wait(5)
+    driver.ack(slow, 1)
+    driver.wait(5)
+    driver.publish(b"3")
+    driver.wait(2)
+    assert ages(driver) == {"slow": (2, 7), "idle": (None, None)}
+
+
+def test_what_one_member_of_a_queue_group_has_got_is_not_unread_for_the_others() -> None:
+    driver = Place().driver
+    driver.subscribe(queue=b"q", inbox=b"in.1", max_in_flight=1)
+    driver.subscribe(queue=b"q", inbox=b"in.2", max_in_flight=1)
+    driver.publish(b"1", b"2")
+    assert ages(driver) == {"q": (None, None)}
+    driver.publish(b"3")
+    driver.wait(4)
+    assert ages(driver) == {"q": (4, None)}
+
+
+def test_what_cannot_be_read_has_no_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Place().driver
+    driver.subscribe(durable=b"slow", max_in_flight=1)
+    driver.publish(b"1", b"2")
+
+    def fails(*_: object) -> None:
+        raise StoreError("a slice is damaged")
+
+    monkeypatch.setattr(MemoryChannel, "read", fails)
+    assert ages(driver) == {"slow": (None, None)}

@@ -176,6 +176,12 @@ def test_a_directory_in_a_context_does_not_depend_on_where_one_stands(
     monkeypatch.chdir(tmp_path)
     assert main(["context", "add", "here", "--dir", "data"]) == EXIT_OK
     assert contexts.load("here").dir == str(tmp_path / "data")
+    words = ("--nkey", "op.nk", "--tlsca", "tls/ca.pem", "--creds", "~/op.creds")
+    assert main(["context", "add", "here", *words]) == EXIT_OK
+    context = contexts.load("here")
+    assert context.nkey_seed_file == str(tmp_path / "op.nk")
+    assert context.client_ca == str(tmp_path / "tls" / "ca.pem")
+    assert context.credentials == "~/op.creds"
 
 
 def test_every_change_of_contexts_is_told_as_json_to_whoever_asks(

@@ -5,18 +5,20 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+import nkeys
 import pytest
 
 from ftstan.cli import contexts
 from ftstan.cli.ctl import COMMANDS, PROGRAM, main
 from ftstan.cli.program import EXIT_USAGE
 from ftstan.cli.reports import channel_report, subscription_report
-from ftstan.cli.terminal import own_flags
+from ftstan.cli.terminal import ago, own_flags
 from ftstan.cli.wordorder import in_order
 from ftstan.version import __version__
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 Capture = pytest.CaptureFixture[str]
 
@@ -160,6 +162,40 @@ def test_the_reader_that_lost_most_and_is_the_furthest_behind_comes_first() -> N
     assert [b["name"], b["lag"], b["stalled"], c["name"]] == ["b", 7, 1, "c"]
 
 
+def test_ages_are_those_of_the_worst_reader_and_of_the_last_ack() -> None:
+    rows = subscription_report(
+        CHANNELS,
+        [
+            sub("b", 1, 4, oldest_unread_age_s=30.5, last_ack_age_s=60.0),
+            sub("b", 2, 2, oldest_unread_age_s=90.0, last_ack_age_s=None),
+            # Sent everything since its server was asked: nothing is unread any more.
+            sub("b", 3, 9, oldest_unread_age_s=1.0, last_ack_age_s=2.0),
+            # A server of a release that tells no ages.
+            sub("a", 4, 20),
+        ],
+    )
+    told = {r["id"]: (r["oldest_unread_age_s"], r["last_ack_age_s"]) for r in rows}
+    assert told == {1: (30.5, 60.0), 2: (90.0, None), 3: (None, 2.0), 4: (None, None)}
+    found = {row["name"]: row for row in channel_report(CHANNELS, rows)}
+    assert (found["b"]["oldest_unread_age_s"], found["b"]["last_ack_age_s"]) == (90.0, 2.0)
+    assert (found["a"]["oldest_unread_age_s"], found["c"]["last_ack_age_s"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "-"),
+        (0.4, "0 s ago"),
+        (59.9, "59 s ago"),
+        (61, "1 min 1 s ago"),
+        (3 * 3600 + 60, "3 h 1 min ago"),
+        (50 * 3600, "2 d 2 h ago"),
+    ],
+)
+def test_an_age_is_told_in_its_two_largest_units(seconds: float | None, said: str) -> None:
+    assert ago(seconds) == said
+
+
 def test_names_are_listed_one_a_line_for_completion(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: Capture
 ) -> None:
@@ -168,3 +204,22 @@ def test_names_are_listed_one_a_line_for_completion(
         contexts.save(name, contexts.Context(server="nats://x:1"))
     assert main(["context", "ls", "--output", "names"]) == 0
     assert capsys.readouterr().out == "lab\nprod\n"
+
+
+def test_a_users_nkey_is_made_for_its_owner_and_never_over_another(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    seed = tmp_path / "client.nk"
+    assert main(["key", "nkey", str(seed)]) == 0
+    public = capsys.readouterr().out.strip()
+    assert seed.stat().st_mode & 0o777 == 0o600
+    made = seed.read_text()
+    assert nkeys.from_seed(bytearray(made.strip().encode())).public_key.decode() == public
+    assert main(["key", "nkey", str(seed)]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        f"cannot write {seed}: File exists",
+        "hint: name a file that does not exist, in a directory that does",
+    ]
+    assert seed.read_text() == made

@@ -18,6 +18,7 @@ from ftstan.cli.server import main
 from ftstan.config.flags import parse, to_options
 from ftstan.config.table import FLAGS
 from tests.recorded import FakeServer, fake_server
+from tests.uncoded import uncoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def test_check_config_refuses_what_a_start_would_refuse(
     Path("s.conf").write_text(text)
     assert main(["-c", "s.conf", "-check_config"]) == 1
     out, err = capfd.readouterr()
-    assert (out + err).splitlines()[0] == complaint
+    assert uncoded(out + err).splitlines()[0] == complaint
     assert "valid" not in out
 
 
@@ -128,7 +129,7 @@ def test_the_hint_has_the_place_and_the_key_of_what_is_wrong_in_a_file(
 ) -> None:
     Path("s.conf").write_text(text)
     assert main(["-c", "s.conf", "-check_config"]) == 1
-    first, second = capfd.readouterr().err.splitlines()
+    first, second = uncoded(capfd.readouterr().err).splitlines()
     assert first == complaint
     assert second.startswith("hint: s.conf:1:")
     assert f": {hint}" in second

@@ -10,6 +10,7 @@ import pytest
 from ftstan.cli.server import main
 from ftstan.config.file import load
 from tests.certificates import Certificates
+from tests.uncoded import uncoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def test_duplicate_channels_and_keys_are_told_with_both_places(capfd: Capture) -
         "port: 4444\nstreaming { id: a, cluster_id: b\n store_limits { channels {\n"
         " foo { max_msgs: 1 }\n foo { max_msgs: 2 } } } }\nport: 5555\n",
     )
-    assert err[::2] == [
+    assert [uncoded(line) for line in err[::2]] == [
         's.conf:5:2: the key "foo" was already said at s.conf:4:2; this one counts',
         's.conf:6:1: the key "port" was already said at s.conf:1:1; this one counts',
         's.conf:2:20: the key "id or cluster_id" was already said at s.conf:2:13; this one counts',
@@ -129,6 +130,11 @@ def test_yaml_in_a_conf_is_recognized(capfd: Capture) -> None:
     assert "YAML" not in complaints(capfd, "streaming {\n : } [\n")[1]
 
 
+def test_a_map_that_never_ends_is_not_taken_for_yaml(capfd: Capture) -> None:
+    (_, hint) = complaints(capfd, "streaming { store: file\n")
+    assert hint == "hint: the map that begins at s.conf:1:11 never ends"
+
+
 def test_a_memory_store_cannot_be_clustered(capfd: Capture) -> None:
     Path("s.conf").write_text("streaming { cluster { } }\n")
     assert main(["-c", "s.conf", "-check_config", "-strict"]) == 1
@@ -156,3 +162,72 @@ def test_a_directory_that_is_missing_is_told(
 
 def test_values_that_nobody_can_want_fail(capfd: Capture) -> None:
     assert complaints(capfd, "streaming { hb_timeout: '0s' }")[0].startswith("hb_timeout is 0s")
+
+
+def test_a_datastore_that_is_a_file_is_told(capfd: Capture) -> None:
+    Path("taken").write_text("")
+    (line, hint) = complaints(capfd, "streaming { store: file, dir: taken }\n")
+    assert line.startswith("dir: the directory ")
+    assert line.endswith("taken is no directory")
+    assert hint.startswith("hint: s.conf:1:26: dir: ")
+
+
+def test_listeners_on_one_port_are_told(capfd: Capture) -> None:
+    for text in (
+        "listen: '127.0.0.1:4999'\nhttp: '127.0.0.1:4999'\n",
+        "listen: '0.0.0.0:4999'\nhttp: '127.0.0.1:4999'\n",
+        "listen: '127.0.0.1:4222'\nhttp: 4999\ncluster { listen: '127.0.0.1:4999' }\n",
+    ):
+        (line, _) = complaints(capfd, text + "streaming { }\n")
+        assert line.endswith("would listen on the same port 4999")
+    apart = "listen: '127.0.0.1:4999'\nhttp: '127.0.0.2:4999'\nstreaming { }\n"
+    assert complaints(capfd, apart) == []
+    assert complaints(capfd, "listen: '127.0.0.1:-1'\nhttp: '127.0.0.1:-1'\nstreaming { }\n") == []
+
+
+def test_a_route_that_leads_nowhere_is_told_without_its_password(capfd: Capture) -> None:
+    text = "cluster { listen: '127.0.0.1:-1', routes: ['nats://r:s3cret@host2'] }\n"
+    (line, hint) = complaints(capfd, "listen: '127.0.0.1:-1'\n" + text + "streaming { }\n")
+    assert line.startswith("cluster: the route nats://")
+    assert "leads nowhere" in line
+    assert "s3cret" not in line + hint
+
+
+@pytest.mark.parametrize(
+    ("rights", "denied"),
+    [
+        ("publish: { deny: '>' }", "publish to _INBOX.check.x"),
+        ("subscribe: { deny: '_STAN.discover.>' }", "subscribe to _STAN.discover.test-cluster"),
+        ("publish: { deny: '_STAN.ft.>' }", "publish to _STAN.ft.test-cluster.g"),
+    ],
+)
+def test_rights_that_the_server_cannot_do_without_are_missed(
+    capfd: Capture, rights: str, denied: str
+) -> None:
+    users = (
+        f"authorization {{ users: [ {{ user: a, password: b, permissions: {{ {rights} }} }} ] }}\n"
+    )
+    text = "listen: '127.0.0.1:-1'\n" + users
+    text += "streaming { user: a, password: b, store: file, dir: d, ft_group: g }\n"
+    (line, hint) = complaints(capfd, text)
+    assert line.startswith("the embedded NATS server would not let the streaming server ")
+    assert denied in line
+    assert hint == "hint: give its user the permissions of SERVER in docs/security.md"
+
+
+def test_why_the_nats_server_would_not_start_is_told(capfd: Capture) -> None:
+    (line, _) = complaints(capfd, USERS + "no_auth_user: zed\nstreaming { user: a, password: b }\n")
+    assert line.startswith("nats-server did not start with these logins and this TLS: ")
+    assert "no_auth_user" in line
+
+
+def test_what_has_no_effect_or_leads_nobody_here_is_a_warning_and_fails_a_strict_check(
+    capfd: Capture,
+) -> None:
+    (line, _) = complaints(capfd, "listen: '127.0.0.1:-1'\nstreaming { ft_steal_after: '10s' }\n")
+    assert line == "ft_steal_after has no effect without ft_group: nobody could take over"
+    (line, _) = complaints(capfd, "listen: '127.0.0.1:-1'\nstreaming { http_advertise: 'a b' }\n")
+    assert line.startswith("http_advertise 'a b' is no host and no host:port")
+    own = "listen: '127.0.0.1:-1'\n"
+    for good in ("host1", "host1:8222", "10.0.0.1:8222", "[::1]:8222", "[fe80::1]"):
+        assert complaints(capfd, f"{own}streaming {{ http_advertise: '{good}' }}\n") == []

@@ -39,8 +39,9 @@ def attach(stage: Stage) -> tuple[socket.socket, socket.socket]:
     core = stage.front.attach(socket.create_connection((LOOPBACK, stage.front.server_port)))
     up, _ = stage.server.accept()
     core.sendall(LOGIN + b"PING\r\nSUB core.> 1\r\n")
+    up.sendall(INFO)
     expect(up, LOGIN + b"PING\r\nSUB core.> 1\r\n")
-    up.sendall(INFO + b"PONG\r\n")
+    up.sendall(b"PONG\r\n")
     expect(core, INFO + b"PONG\r\n")
     return core, up
 

@@ -215,6 +215,9 @@ class FakeViews:
     def idle_nats(self) -> dict[str, dict[str, object]]:
         return {"/varz": {"connections": 0}}
 
+    def slow_clients(self) -> int:
+        return 0
+
     def is_ft_active(self) -> bool:
         return self.active
 

@@ -41,7 +41,7 @@ def test_a_lack_of_memory_on_the_control_thread(
     monkeypatch.setattr(Node, "main", main)
     assert server.run(ServerOptions()) == EXIT_FENCED
     lines = capfd.readouterr().err.splitlines()
-    assert [line.partition("] STREAM: ")[2] for line in lines] == ["out of memory"]
+    assert [line.partition("] STREAM: ")[2] for line in lines] == ["out of memory [FTS-2121]"]
 
 
 def test_a_lack_of_memory_in_what_the_data_plane_was_asked_for_ends_it() -> None:

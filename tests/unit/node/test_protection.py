@@ -92,6 +92,18 @@ class Source:
 
 
 @dataclass
+class Owner:
+    """The right to the store, and its lock."""
+
+    held: bool = False
+    answered_at: float | None = None
+
+    @property
+    def lock(self) -> Owner:
+        return self
+
+
+@dataclass
 class Node:
     options: ServerOptions = GROUP
     clock: ManualClock = field(default_factory=ManualClock)
@@ -102,9 +114,12 @@ class Node:
     is_up: bool = False
     status: Source = field(default_factory=Source)
     ends: list[tuple[str, str]] = field(default_factory=list)
+    owns: bool = False
+    owner: Owner | None = None
 
     def __post_init__(self) -> None:
         self.stopping = asyncio.Event()
+        self.group = self if self.options is GROUP else None
         self.access = Access()
         self.protection = Protection(self, self.manager)  # type: ignore[arg-type]
 
@@ -288,3 +303,38 @@ def test_the_watchdog_gets_a_fresh_probe_in_time(watchdog: float, interval: floa
     node = Node(manager=Manager(watchdog_s=watchdog))
     node.own()
     assert node.access.intervals == [interval]
+
+
+@pytest.mark.parametrize("what", ["the lock", "a claim"])
+def test_who_hangs_while_it_takes_the_store_ends_and_gives_up_the_lock(what: str) -> None:
+    owner = Owner(held=what == "the lock")
+    node = Node(owner=owner, owns=what == "a claim")
+    node.go_on(29)
+    assert node.ends == []
+    # As each channel of a survey is.
+    owner.answered_at = node.clock.mono()
+    node.go_on(29)
+    assert node.ends == []
+    node.go_on(2)
+    assert node.ends[0][0] == "die"
+
+
+@pytest.mark.parametrize("why", ["no member", "stopping", "an owner", "given back"])
+def test_only_a_member_that_takes_the_store_is_judged_for_it(why: str) -> None:
+    node = Node(ALONE if why == "no member" else GROUP, owner=Owner(held=True), owns=True)
+    if why == "stopping":
+        node.stopping.set()
+    if why == "given back":
+        node.go_on(20)
+        node.owner = Owner()
+        node.owns = False
+        node.go_on(1)
+        node.owns = True
+        node.go_on(20)
+    elif why == "an owner":
+        node.own()
+        node.plane.serving = Serving()
+        node.go_on(60)
+    else:
+        node.go_on(60)
+    assert node.ends == []

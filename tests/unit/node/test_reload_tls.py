@@ -5,10 +5,12 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import socket
 import ssl
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -21,6 +23,7 @@ from ftstan.config.options import (
     ServerOptions,
     ServerTlsOptions,
 )
+from ftstan.front.listener import Front
 from ftstan.monitor.gate import gate_of
 from ftstan.monitor.http import Monitor
 from ftstan.nats.control import Control
@@ -33,6 +36,8 @@ from tests.processes import HOST, free_ports
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ftstan.nats.embedded import NatsServerChild
+    from ftstan.nats.generated import NatsServerOptions
     from tests.processes import Stage
 
 
@@ -138,3 +143,61 @@ def test_a_file_that_cannot_be_used_changes_nothing(
         assert node.presented.user == "new"
 
     asyncio.run(work())
+
+
+class Turning:
+    """Stands in for the NATS server, from whose TLS a reload changes to that of the listener."""
+
+    def __init__(self, front: Front, *, refuses: bool) -> None:
+        self._front = front
+        self._refuses = refuses
+        self.server = socket.create_server((HOST, front.server_port))
+        self.server.settimeout(60)
+
+    async def reload(self, _: NatsServerOptions) -> None:
+        """It speaks plainly from now on, and the listener does not ask for TLS yet."""
+        self.late = socket.create_connection((HOST, self._front.port), 60)
+        self.server.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            # Whom it greeted now would send its login in clear.
+            await asyncio.to_thread(self.server.accept)
+        self.server.settimeout(60)
+        if self._refuses:
+            raise NatsError("no")
+
+    def greet(self) -> bytes:
+        """What the client is told that came while the configuration was changed."""
+        up, _ = self.server.accept()
+        up.recv(1000)
+        up.sendall(b'INFO {"max_payload":1000}\r\n')
+        self.late.settimeout(60)
+        with up, self.late:
+            return self.late.recv(1000)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("refuses", [False, True])
+def test_nobody_is_greeted_while_tls_goes_over_to_the_listener(
+    certificates: Certificates, *, refuses: bool
+) -> None:
+    tls = replace(tls_of(certificates), verify=True, ca_file=certificates.ca.cert)
+    old = ServerOptions(nats=NatsOptions(tls=tls), link=LinkOptions(client_ca=certificates.ca.cert))
+    new = replace(old, nats=NatsOptions(tls=tls_of(certificates)))
+    front = Front(HOST, 0, max_line=0, max_pending=1 << 20)
+    child = Turning(front, refuses=refuses)
+    with contextlib.closing(child.server):
+        front.serve(on=True)
+        front.listen()
+        early = socket.create_connection((HOST, front.port), 60)
+        up, _ = child.server.accept()
+        node = Node(old)
+        node.front = front
+        reload = node.reloader._reload_child(cast("NatsServerChild", child), front, new)
+        with pytest.raises(NatsError) if refuses else contextlib.nullcontext():
+            asyncio.run(reload)
+        # It may have been greeted by either, and has not been heard by the listener yet.
+        assert early.recv(1000) == b""
+        assert (b'"tls_required":true' in child.greet()) is not refuses
+        early.close()
+        up.close()
+        front.stop()

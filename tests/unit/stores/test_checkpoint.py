@@ -161,9 +161,9 @@ def test_a_channel_with_a_file_that_changed_is_read_and_the_others_are_not(
     change(disk, name)
     read: list[bytes] = []
 
-    def watched(env: object, channel: bytes, *rest: object, foreign: bool) -> measure.Measured:
+    def watched(env: object, channel: bytes, *rest: object, **known: bool) -> measure.Measured:
         read.append(channel)
-        return measure.measure(env, channel, *rest, foreign=foreign)  # type: ignore[arg-type]
+        return measure.measure(env, channel, *rest, **known)  # type: ignore[arg-type]
 
     monkeypatch.setattr(opening, "measure", watched)
     node.successor(disk)

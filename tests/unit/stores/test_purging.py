@@ -91,6 +91,26 @@ def test_after_a_purge_of_all_one_record_is_left_on_disk_and_nothing_is_shown() 
     assert slices(after) == [4097]
 
 
+def test_a_log_that_went_on_behind_a_purge_of_all_is_not_taken_for_one_that_began_anew(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    node = filled()
+    node.channel().purge(18)
+    node.clock.advance(1)
+    node.put(b"19")
+    node.tick()
+    node.store.close()
+    capfd.readouterr()
+    after = node.successor()
+    assert held(after) == {19: b"19"}
+    assert "began anew" not in capfd.readouterr().err
+    # The mark counts all the same: a power cut can bring back the files that were removed.
+    after.channel().purge(3)
+    mark, _ = purge_mark.read(after.disk, after.disk.open_dir("/store/foo"))
+    assert mark is not None
+    assert mark.sequence == 18
+
+
 @pytest.mark.parametrize("up_to", range(1, 19))
 def test_a_clean_stop_leaves_to_an_original_server_what_is_left_or_the_newest_message(
     up_to: int,

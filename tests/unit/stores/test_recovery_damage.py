@@ -26,6 +26,7 @@ from tests.oracle.damage import archived_tree
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.filestore import open_file_store
+from tests.uncoded import uncoded
 from tests.unit.stores.test_confirmed import contents_of_readable
 from tests.unit.stores.test_slices import Node, Owner, contents, fresh
 
@@ -606,7 +607,8 @@ def test_the_log_describes_a_bad_record_as_the_original_does(
     node = written(b"a")
     at = len(node.disk.tree("/store/foo")["msgs.1.dat"] or b"")
     after(node, TORN)
-    lines = [re.sub(r"^.*\] STREAM: ", "", line) for line in capfd.readouterr().err.splitlines()]
+    said = uncoded(capfd.readouterr().err)
+    lines = [re.sub(r"^.*\] STREAM: ", "", line) for line in said.splitlines()]
     start = lines.index('Unexpected EOF for file "foo/msgs.1.dat"')
     assert lines[start : start + 12] == [
         'Unexpected EOF for file "foo/msgs.1.dat"',

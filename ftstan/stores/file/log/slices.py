@@ -172,6 +172,10 @@ class SliceLog(RetainedSlices):
             self._sync_all()
         except (OSError, StoreError):
             self.give_up_slice()
+            if self.slices[-1] is not s:
+                # The record counts once, where it was: counted twice, limits that pass it would
+                # take a later message for gone.
+                self.dead.add(self.slices.pop().number)
             raise
         finally:
             # A message has moved, and none has come: it may even be one that was purged.

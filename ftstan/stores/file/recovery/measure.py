@@ -143,7 +143,13 @@ def _number(name: str) -> int:
 
 
 def measure(
-    env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]], *, foreign: bool = False
+    env: FileEnv,
+    name: bytes,
+    dirfd: int,
+    names: list[tuple[str, bool]],
+    *,
+    foreign: bool = False,
+    is_new: bool = False,
 ) -> Measured:
     """Read the slices of a channel whose directory was listed as ``names``.
 
@@ -151,6 +157,8 @@ def measure(
 
     ``foreign``: an original server has been here since our last clean stop. It may have been if it
     may have served behind the last of our epochs that confirmed anything of this channel.
+    ``is_new``: our last clean stop did not know the channel, so that it was made since, unless we
+    have confirmed anything of it.
     """
     numbers, wrong = slice_numbers(names)
     problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
@@ -162,7 +170,9 @@ def measure(
     ours_since = confirmed.epoch if confirmed is not None else 1
     m = Measured(
         confirmed=confirmed,
-        foreign=foreign or env.owner.originals_through >= ours_since,
+        foreign=foreign
+        or (is_new and confirmed is None)
+        or env.owner.originals_through >= ours_since,
         problems=problems,
     )
     m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
@@ -248,6 +258,9 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     named_first = proven.first
     claimed = proven.last if proven.contiguous else 0
     foreign = m.may_be_foreign(number)
+    # An entry that does not continue the one before: an original was killed between a record and
+    # its entry, took the record for nothing and went on behind it.
+    goes_on = number < env.owner.ours_from and len(index) >= (proven.count + 1) * _ENTRY
     if foreign:
         sure = foreign_writes.confirmed_entries(index, proven, number, m.confirmed)
         proven = records.scan_index(sure, env.crc, env.options.check_crc)
@@ -269,7 +282,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         disk.close(fd)
     size = proven.end + len(data) if trusted or data else len(version)
     scattered = False
-    if foreign:
+    if foreign or goes_on:
         behind = index[proven.count * _ENTRY :]
         tail, used, why, scattered = foreign_writes.follow(
             env, channel, data, start=proven.end, last=proven.last, index=behind

@@ -80,11 +80,12 @@ def channel_names(env: FileEnv) -> list[bytes]:
 
 
 def read_channel(
-    env: FileEnv, slog: SliceLog, known: Entry | None, seen: Seen | None = None
+    env: FileEnv, slog: SliceLog, known: Checkpoint, seen: Seen | None = None
 ) -> Reading | None:
     """Read one channel; ``None`` if the directory holds no channel. ``OSError`` passes through.
 
-    ``seen``: how far its ``subs.dat`` had come, if it is opened later.
+    ``known``: what the last clean stop left. ``seen``: how far its ``subs.dat`` had come, if it is
+    opened later.
     """
     disk = env.disk
     try:
@@ -123,23 +124,31 @@ def _read_listed(
     slog: SliceLog,
     dirfd: int,
     names: list[tuple[str, bool]],
-    known: Entry | None,
+    known: Checkpoint,
     *,
     seen: Seen | None,
 ) -> Reading | None:
+    entry = known.get(slog.name)
     if not any(
         name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir
     ):
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
         return None
     mark, no_file = _read_mark(env, slog, dirfd, names)
-    if known is not None and checkpoint.is_as_left(env, dirfd, names, known):
+    if entry is not None and checkpoint.is_as_left(env, dirfd, names, entry):
         subs = state_recovery.Subs()
-        state_recovery.replay(env, show(slog.name), records.VERSION + known.subs, subs)
-        return Reading(Measured(), subs, mark, known)
+        state_recovery.replay(env, show(slog.name), records.VERSION + entry.subs, subs)
+        return Reading(Measured(), subs, mark, entry)
     # Files that are not as a clean stop of ours left them have another writer, and it claimed no
-    # epoch.
-    measured = measure(env, slog.name, dirfd, names, foreign=known is not None)
+    # epoch. The same may have made a channel that the stop did not know.
+    measured = measure(
+        env,
+        slog.name,
+        dirfd,
+        names,
+        foreign=entry is not None,
+        is_new=known.leaves_out(slog.name),
+    )
     if os.fsdecode(slog.name) in ROOT_FILES:
         # What is written there would be lost with the cure: the directory has to go elsewhere.
         measured.problems.append(
@@ -177,7 +186,7 @@ def read_all(
 
     def read(slog: SliceLog) -> Reading | None:
         try:
-            return read_channel(env, slog, known.get(slog.name))
+            return read_channel(env, slog, known)
         except OSError as error:
             raise _unreadable(slog.name, error) from error
 
@@ -285,7 +294,9 @@ def _hide(slog: SliceLog, mark: purge_mark.Mark | None) -> None:
     """Drop what was purged from the log that was found, in memory."""
     if mark is None:
         return
-    if slog.slices and not mark.speaks_of(slog.slices[0].first_ts):
+    # Where what was purged has gone from the files, too, the oldest record is a later one.
+    oldest = slog.slices[0] if slog.slices else None
+    if oldest and oldest.first <= mark.sequence and not mark.speaks_of(oldest.first_ts):
         log.warning(
             f'channel "{show(slog.name)}": {purge_mark.NAME} speaks of older messages than there '
             "are, whose sequences "

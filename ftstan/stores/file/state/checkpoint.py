@@ -194,10 +194,16 @@ class Checkpoint:
     """
 
     def __init__(self, lines: dict[bytes, bytes] | None = None) -> None:
+        """``lines``: ``None`` where there is no checkpoint that counts."""
         self._lines = lines or {}
+        self._counts = lines is not None
 
     def __contains__(self, name: bytes) -> bool:
         return _key(name) in self._lines
+
+    def leaves_out(self, name: bytes) -> bool:
+        """Whether it counts and says nothing about a channel: that may have been made since."""
+        return self._counts and name not in self
 
     def get(self, name: bytes) -> Entry | None:
         """What it says about a channel."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -13,13 +14,16 @@ import pytest
 from ftstan.base.clock import ManualClock, SystemClock
 from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, RecoveryError, StoreError
 from ftstan.config.limits import Limits
-from ftstan.ft.sqlaccess import SqlOwner
+from ftstan.config.options import ServerOptions, SqlOptions
+from ftstan.ft.epoch_records import Ending
+from ftstan.ft.sqlaccess import SqlAccess, SqlOwner
 from ftstan.stores.contract.place import FREE, block_of, events, messages, opened, put, state, subs
-from ftstan.stores.interface import ChannelLimits
+from ftstan.stores.interface import ChannelLimits, StoreContext
 from ftstan.stores.sql import channel as channels
-from ftstan.stores.sql import fence
+from ftstan.stores.sql import fence, mysql, postgres
 from ftstan.stores.sql.connecting import connect
 from ftstan.stores.sql.session import LostError, TransientError
+from ftstan.stores.sql.source import parse
 from tests.contract.sqlplaces import SqlPlace, empty
 
 if TYPE_CHECKING:
@@ -452,3 +456,85 @@ def test_limits_of_the_row_follow_those_in_force(place: SqlPlace, session: Sessi
     put(store, channel, b"a")
     assert session.query(wanted) == [(0, 0, 0)]
     store.abandon()
+
+
+def test_a_process_that_is_frozen_in_a_transaction_holds_no_row_for_long(
+    sql_source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql, "IDLE_MS", 1000)
+    *others, idle = postgres._SETTINGS
+    assert idle.endswith("idle_in_transaction_session_timeout = 10000")
+    monkeypatch.setattr(postgres, "_SETTINGS", (*others, idle.replace("10000", "1000")))
+    frozen = connect(sql_source)
+    frozen.execute("DELETE FROM StoreLock")
+    frozen.execute("INSERT INTO StoreLock (id, tick) VALUES ('me', 1)")
+    frozen.begin()
+    frozen.execute("UPDATE StoreLock SET tick = 2")
+    other = connect(sql_source)
+    other.wait_at_most(60_000)
+    assert other.execute("UPDATE StoreLock SET tick = 3") == 1
+    with pytest.raises(LostError):
+        frozen.execute("UPDATE StoreLock SET tick = 4")
+    assert other.query("SELECT tick FROM StoreLock") == [(3,)]
+    other.close()
+
+
+@pytest.mark.parametrize("library", ["psycopg", "MySQLdb", "pymysql"])
+def test_a_database_that_takes_connections_and_says_nothing_is_given_up(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        if library == "psycopg":
+            source = parse("postgres", f"host=127.0.0.1 port={port} user=nss dbname=x", {})
+        else:
+            source = parse("mysql", f"nss:nss@tcp(127.0.0.1:{port})/x")
+            monkeypatch.setattr(mysql, "library", pytest.importorskip(library))
+            monkeypatch.setattr(mysql, "LIBRARY", library)
+        with pytest.raises(LostError):
+            connect(source)
+
+
+def test_the_history_says_how_an_owner_ended_and_only_of_those_who_said_so(
+    sql_source: Source,
+) -> None:
+    empty(sql_source)
+    first, second, third = (
+        SqlOwner(sql_source, server_id=name, clock=SystemClock()) for name in ("a", "b", "c")
+    )
+    first.lock.acquire()
+    first.activate()
+    first.ending = Ending.SIGTERM
+    first.close()
+    second.lock.acquire()
+    assert second.activate().left is Ending.SIGTERM
+    (_, record), _ = second.read_records(2)
+    assert record is not None
+    assert record.left is Ending.SIGTERM
+    assert record.left_ns > 0
+    # Whoever was replaced says nothing of an epoch that is another's.
+    third.lock.seize()
+    third.activate()
+    second.ending = Ending.DRAIN
+    second.close()
+    (_, record), _ = third.read_records(2)
+    assert record is not None
+    assert (record.epoch, record.left) == (3, Ending.UNSAID)
+    third.close()
+
+
+def test_settings_of_a_source_that_are_not_taken_are_told(
+    sql_source: Source, sql_text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    empty(sql_source)
+    name = "synchronous_commit" if sql_source.driver == "postgres" else "autocommit"
+    more = " synchronous_commit=off" if sql_source.driver == "postgres" else "?autocommit=false"
+    options = ServerOptions(
+        store="SQL", sql=SqlOptions(driver=sql_source.driver, source=sql_text + more)
+    )
+    access = SqlAccess(StoreContext(options, server_id="me", clock=SystemClock()))
+    access.close()
+    told = capfd.readouterr()
+    assert f"the source of the database sets {name}: not taken" in told.err + told.out
