@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Backoff", "NatsServerChild", "NatsServerOptions"]
 
 READY_WITHIN_S = 10.0
+_READY_JETSTREAM_S = 60.0
+"""JetStream writes and syncs its directory first."""
 STOP_WITHIN_S = 3.0
 #: A child that a signal has stopped (SIGSTOP) has so long to go on.
 STOPPED_FOR_S = 5.0
@@ -264,8 +266,9 @@ class NatsServerChild:
         # JetStream counts as ill until other nodes are there; who waits for them must start, too.
         alone = self._options.jetstream is None
         page = "/healthz" if alone else "/healthz?js-enabled-only=true"
+        within = READY_WITHIN_S if alone else _READY_JETSTREAM_S
         try:
-            async with asyncio.timeout(READY_WITHIN_S):
+            async with asyncio.timeout(within):
                 while self._process.returncode is None:
                     ports = launched.ports()
                     if ports and await _healthy(ports["monitoring"], page):
@@ -278,7 +281,7 @@ class NatsServerChild:
                     await asyncio.sleep(_READY_POLL_S)
         except TimeoutError:
             raise NatsError(
-                f"nats-server (pid {self._process.pid}) was not ready within {READY_WITHIN_S:g} s",
+                f"nats-server (pid {self._process.pid}) was not ready within {within:g} s",
                 hint="its last lines are in the log above",
             ) from None
         how = await self._epitaph()

@@ -477,7 +477,7 @@ CODES: Final = (
     ),
     Code(
         2402,
-        "cluster: clustering is a preview in this version: ..",
+        "cluster: clustering is a preview in this version, ..",
         "Read the limits before you rely on it",
         page="clustering.md#limits",
     ),
@@ -515,6 +515,12 @@ CODES: Final = (
         2408,
         "cluster: ..",
         "Look at JetStream and at the connection of this node",
+        page="clustering.md",
+    ),
+    Code(
+        2409,
+        "cluster: the log shares an account with other users: ..",
+        "Deny clients the subjects that the line names",
         page="clustering.md",
     ),
     Code(

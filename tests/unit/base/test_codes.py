@@ -62,7 +62,8 @@ ELSEWHERE = {
     ),
     ("nats/tasks.py", "<why>"): ("the task .. ended: ..", "out of memory"),
     ("node/admin_listener.py", "..; .."): (".. cannot be made: ..",),
-    ("node/clustered.py", "<PREVIEW>"): ("cluster: clustering is a preview in this version: ..",),
+    ("node/clustered.py", "<PREVIEW>"): ("cluster: clustering is a preview in this version, ..",),
+    ("node/clustered.py", "<SHARED>"): ("cluster: the log shares an account with other users: ..",),
     ("node/clustered.py", "<UNSYNCED>"): ("cluster: -cluster_sync=false: a power cut ..",),
     ("node/group.py", "<line>"): ("ft: mixed group: ft_hb_interval is ..",),
     ("node/group.py", "<not_mixed_line(beat.server_id)>"): (
