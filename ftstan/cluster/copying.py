@@ -84,7 +84,8 @@ class CopySource:
         """The answer to a request. Raises ``FencedError`` if this node leads no more."""
         try:
             asked = json.loads(request)
-            offset, most = int(asked["offset"]), min(max(int(asked["most"]), 1), _PIECE)
+            offset = int(asked["offset"])
+            most = min(max(int(asked["most"]), 1), _PIECE)
             whole = self._whole(asked)
             piece = whole[offset : offset + most]
             return _HEAD.pack(_GIVEN, zlib.crc32(piece), zlib.crc32(whole), len(whole)) + piece
@@ -161,7 +162,8 @@ def _messages(store: ChannelStore, first: int, last: int) -> bytes:
     block = store.read(first, _MOST_MESSAGES, _PIECE)
     if block is None:
         return b""
-    start, end = block.position(first), block.position(last + 1)
+    start = block.position(first)
+    end = block.position(last + 1)
     packed = block.pack()
     return packed[
         start * PACKED_HEAD + block.sizes(0, start) : end * PACKED_HEAD + block.sizes(0, end)
