@@ -81,7 +81,7 @@ class Node:
         own_route, other_route = routes
         self._words = [
             *(sys.executable, "-m", "ftstan.cli.server"),
-            *("-cid", CLUSTER, *store, "-ft_group", GROUP),
+            *("-cid", CLUSTER, *store, "-ft_group", GROUP, "-ft_member", name),
             *("-a", LOOPBACK, "-p", str(port), "-m", str(monitor_port), "-l", log),
             *("-c", _settings_file(log, own_route, other_route, streaming)),
         ]

@@ -243,6 +243,8 @@ class LocalGroup:
         words += [
             "-ft_group",
             GROUP,
+            "-ft_member",
+            member.name,
             "-ns",
             f"nats://{LOOPBACK}:{port}",
             "-m",
