@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 #: Who is nobody; only root can become it.
 NOBODY: Final = 65534
-AS_ROOT: Final = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be somebody else")
 _PATIENCE_S: Final = 20.0
 _PROGRAM: Final = """
 import os, socket, sys, threading
@@ -51,6 +50,8 @@ class Stranger:
     """It listens on ``port``; ``uid`` -1: as ourselves."""
 
     def __init__(self, place: Path, port: int, uid: int = NOBODY) -> None:
+        if uid >= 0 and os.geteuid() != 0:
+            pytest.fail("being somebody else needs root: run the suite as root", pytrace=False)
         self._told = place / f"told-{uid}"
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(port), str(self._told), str(uid)]

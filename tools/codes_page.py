@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from ftstan.base.codes import CODES, SECTIONS, Code
+from ftstan.base.codes.table import CODES, SECTIONS, Code
 
 PAGE = "docs/troubleshooting.md"
 BEGIN = "<!-- codes: made by tools/gen_docs.py from ftstan/base/codes/table.py; do not edit -->"

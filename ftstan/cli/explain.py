@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ftstan.base import codes
+from ftstan.base.codes.table import CODES
 from ftstan.base.errors import FtstanError
 from ftstan.cli.program import EXIT_ERROR, EXIT_OK
 from ftstan.cli.terminal import complain, print_json, say
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         name = codes.of(words)
         code = codes.find(name) if name else None
     if code is None:
-        near = did_you_mean(words.upper(), [known.name for known in codes.CODES])
+        near = did_you_mean(words.upper(), [known.name for known in CODES])
         return complain(
             FtstanError(
                 f"nothing is known of {words}{near}",

@@ -44,9 +44,9 @@ def found(source: Source, outcome: Outcome) -> dict[str, StorageFinding]:
     return {f.check: f for f in check_database(source) if f.outcome is outcome}
 
 
-def driven(driver: str, source: Source) -> None:
-    if source.driver != driver:
-        pytest.skip(f"of {driver}")
+def of(driver: str) -> pytest.MarkDecorator:
+    """On a database of this kind alone."""
+    return pytest.mark.parametrize("sql_text", [driver], indirect=True)
 
 
 def test_a_good_database_is_suitable_and_nothing_is_left_in_it(
@@ -59,7 +59,7 @@ def test_a_good_database_is_suitable_and_nothing_is_left_in_it(
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("sql_text", "name", "value", "outcome"),
     [
         ("postgres", "fsync", "off", Outcome.BAD),
         ("postgres", "full_page_writes", "off", Outcome.BAD),
@@ -72,14 +72,15 @@ def test_a_good_database_is_suitable_and_nothing_is_left_in_it(
         ("mysql", "max_allowed_packet", "1048576", Outcome.LIMIT),
         ("mysql", "read_only", "ON", Outcome.BAD),
     ],
+    indirect=["sql_text"],
 )
 def test_settings_that_lose_messages_or_refuse_them_are_told(
     sql_source: Source,
     settings: dict[str, str],
-    change: tuple[str, str, str, Outcome],
+    name: str,
+    value: str,
+    outcome: Outcome,
 ) -> None:
-    driver, name, value, outcome = change
-    driven(driver, sql_source)
     settings[name] = value
     (finding,) = (f for f in found(sql_source, outcome).values() if value in f.text or (
         name in ("server_encoding", "server_version_num", "read_only")
@@ -87,10 +88,10 @@ def test_settings_that_lose_messages_or_refuse_them_are_told(
     assert finding.hint
 
 
+@of("mysql")
 def test_sync_binlog_matters_where_there_is_a_binlog(
     sql_source: Source, settings: dict[str, str]
 ) -> None:
-    driven("mysql", sql_source)
     settings["sync_binlog"] = "0"
     settings["log_bin"] = "OFF"
     assert not found(sql_source, Outcome.LIMIT)
@@ -112,9 +113,9 @@ def test_tables_that_are_missing_or_of_another_engine_are_unsuitable(
     assert "missing: SubsPending" in found(sql_source, Outcome.BAD)["tables"].text
 
 
+@of("postgres")
 def test_rights_that_are_missing_are_named(sql_source: Source, settings: dict[str, str]) -> None:
     assert settings
-    driven("postgres", sql_source)
     execute(sql_source, "REVOKE INSERT ON Messages FROM nss")
     assert "INSERT on Messages" in found(sql_source, Outcome.BAD)["rights"].text
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.processes import HOST, PATIENCE_S, ROOT, Server, free_ports
+from tests.uncoded import uncoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,13 +53,13 @@ class Ended:
         ]
 
     def refusal(self) -> str:
-        """The one line, with a hint behind it, of a start that was refused before anything was
-        done.
+        """The one line without its code, with a hint behind it, of a start that was refused before
+        anything was done.
         """
         assert self.status == 1, self.text
         line, hint = self.lines
         assert hint.startswith("hint: "), self.text
-        return line
+        return uncoded(line)
 
     def fatal(self) -> str:
         """The one line that says why.

@@ -1,20 +1,22 @@
 """Codes of log lines: which code a warning or error of ours has.
 
-A line that begins as one of ``CODES`` ends with `` [FTS-<number>]`` in the log; in JSON the code is
-a field. Lines that the original has stay byte for byte: they stand in ``PLAIN``. The log asks for
-the code of a line that it is about to write, so this module costs nothing where nothing is
-written. It must never raise, whatever a client has put into a line.
+A line that begins as one of ``table.CODES`` ends with `` [FTS-<number>]`` in the log; in JSON the
+code is a field. Lines that the original has stay byte for byte: they stand in ``table.PLAIN``. The
+log asks for the code of a line that it is about to write, so this module costs nothing where
+nothing is written. It must never raise, whatever a client has put into a line.
 
 ``docs/troubleshooting.md`` has all codes; ``ftstanctl explain`` prints one.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ftstan.base.codes.table import CODES, PLAIN, SECTIONS, Code
+if TYPE_CHECKING:
+    from ftstan.base.codes.table import Code
 
-__all__ = ["CODES", "PLAIN", "SECTIONS", "Code", "find", "of", "with_code"]
+__all__ = ["find", "of", "with_code"]
 
 #: Stands in ``line`` for what differs, as on the page.
 _CHANGES: Final = ".."
@@ -71,13 +73,16 @@ def _fits(part: str, key: str) -> bool:
     return part.startswith(key) or key.startswith(part)
 
 
-_PATTERNS: Final = {
-    "stream": _Patterns(
-        [(code.line, code.name) for code in CODES if code.line and code.half == "stream"]
-        + [(line, "") for line in PLAIN]
-    ),
-    "nats": _Patterns([(code.line, code.name) for code in CODES if code.half == "nats"]),
-}
+@cache
+def _patterns() -> dict[str, _Patterns]:
+    # Late: a start that goes well has no such line.
+    from ftstan.base.codes.table import CODES, PLAIN  # noqa: PLC0415
+
+    coded = [(code.line, code.name) for code in CODES if code.line and code.half == "stream"]
+    return {
+        "stream": _Patterns(coded + [(line, "") for line in PLAIN]),
+        "nats": _Patterns([(code.line, code.name) for code in CODES if code.half == "nats"]),
+    }
 
 
 def of(line: str, half: str = "stream") -> str | None:
@@ -85,7 +90,11 @@ def of(line: str, half: str = "stream") -> str | None:
 
     Empty: the line has none. ``None``: nothing is known of such a line.
     """
-    patterns = _PATTERNS[half]
+    try:
+        patterns = _patterns()[half]
+    except (ImportError, OSError):
+        # No more open files, for one: a line without its code is better than none.
+        return None
     if line.startswith(_START):
         return patterns.name_of(line[len(_START) : _LONGEST]) or ""
     return patterns.name_of(line[:_LONGEST])
@@ -99,5 +108,7 @@ def with_code(line: str) -> str:
 
 def find(name: str) -> Code | None:
     """The code that is called ``FTS-1234``, ``fts-1234`` or ``1234``."""
+    from ftstan.base.codes.table import CODES  # noqa: PLC0415  # late, as above
+
     number = name.strip().strip("[]").upper().removeprefix("FTS-")
     return next((code for code in CODES if str(code.number) == number), None)

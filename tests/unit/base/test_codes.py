@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from ftstan.base import codes
+from ftstan.base.codes.table import CODES, PLAIN, SECTIONS, Code
 from tests.processes import ROOT
 from tests.spoken import PACKAGE, is_spoken, spoken
 
@@ -270,12 +271,12 @@ def test_lines_made_elsewhere_are_spoken_and_have_codes() -> None:
 
 def is_begun(line: str) -> bool:
     """Whether a line that is declared begins so: its end is where it is written."""
-    known = [code.line for code in codes.CODES] + list(codes.PLAIN)
+    known = [code.line for code in CODES] + list(PLAIN)
     return any(one.startswith(line.removesuffix("..")) for one in known)
 
 
-@pytest.mark.parametrize("code", codes.CODES, ids=lambda code: code.name)
-def test_each_code_has_a_line(code: codes.Code) -> None:
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_each_code_has_a_line(code: Code) -> None:
     if code.number in COMPOSED:
         pieces = COMPOSED[code.number]
         assert not is_spoken(code.line, spoken())
@@ -290,7 +291,7 @@ def test_each_code_has_a_line(code: codes.Code) -> None:
         assert any(call.code == code.name for call in calls())
 
 
-@pytest.mark.parametrize("line", codes.PLAIN)
+@pytest.mark.parametrize("line", PLAIN)
 def test_each_line_without_a_code_is_one_of_the_code(line: str) -> None:
     assert is_spoken(line, spoken())
     assert codes.of(line.replace("..", "x")) == ""
@@ -322,21 +323,21 @@ def test_no_line_that_an_original_has_written_has_a_code() -> None:
 
 def test_codes_that_a_call_gives_exist() -> None:
     given = {call.code for call in calls() if call.code}
-    assert given <= {code.name for code in codes.CODES}
+    assert given <= {code.name for code in CODES}
     assert given
 
 
 def test_numbers_are_told_once_in_order_and_belong_to_a_section() -> None:
-    numbers = [code.number for code in codes.CODES]
+    numbers = [code.number for code in CODES]
     assert numbers == sorted(set(numbers))
-    assert {number // 1000 for number in numbers} == set(codes.SECTIONS)
+    assert {number // 1000 for number in numbers} == set(SECTIONS)
     assert all(1000 <= number <= 9999 for number in numbers)
-    lines = [code.line for code in codes.CODES if code.line] + list(codes.PLAIN)
+    lines = [code.line for code in CODES if code.line] + list(PLAIN)
     assert len(lines) == len(set(lines))
 
 
 def test_pages_have_the_sections_that_codes_name() -> None:
-    for code in codes.CODES:
+    for code in CODES:
         if code.page:
             file, _, section = code.page.partition("#")
             text = (ROOT / "docs" / file).read_text("utf-8")

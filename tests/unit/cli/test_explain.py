@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ftstan.base import codes
+from ftstan.base.codes.table import CODES
 from ftstan.base.errors import FtstanError
 from ftstan.cli.ctl import main
 from ftstan.cli.terminal import complain
@@ -48,7 +48,7 @@ def test_what_has_no_code_is_one_line_and_a_hint(
 
 
 def test_every_code_can_be_explained(capfd: pytest.CaptureFixture[str]) -> None:
-    for code in codes.CODES:
+    for code in CODES:
         assert main(["explain", code.name]) == 0
     out = capfd.readouterr().out
     assert "`" not in out

@@ -161,7 +161,7 @@ def test_only_strict_fails_on_a_key_that_nobody_knows(capfd: pytest.CaptureFixtu
     assert main(["-c", "s.conf", "--check-config"]) == 0
     assert capfd.readouterr().err.splitlines() == [f"warning: {complaint}"]
     assert main(["-c", "s.conf", "--check-config", "--strict"]) == 1
-    assert capfd.readouterr().err.splitlines()[0] == complaint
+    assert capfd.readouterr().err.splitlines()[0] == f"{complaint} [FTS-1101]"
 
 
 def test_a_dumped_file_starts_the_same_server(capfd: pytest.CaptureFixture[str]) -> None:

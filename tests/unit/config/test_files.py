@@ -80,6 +80,8 @@ def test_every_field_of_the_options_can_be_said_in_a_file_or_by_a_flag() -> None
 
     assert set(paths(ServerOptions(), "")) - bound == {
         "limits.channels",
+        # Said by the server itself, of the NATS server that it starts.
+        "link.of_child",
         "nats.settings",
         "config_file",
     }

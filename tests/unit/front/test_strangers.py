@@ -12,7 +12,7 @@ import pytest
 
 from ftstan.front.listener import LOOPBACK, Front, free_port
 from ftstan.front.peer import is_ours
-from tests.stranger import AS_ROOT, NOBODY, Stranger
+from tests.stranger import NOBODY, Stranger
 from tests.unit.front.sessions import LOGIN, PATIENCE_S
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def is_ended(sock: socket.socket) -> bool:
         return True
 
 
-@AS_ROOT
 def test_a_stranger_is_told_no_login_of_clients(front: Front, tmp_path: Path) -> None:
     with Stranger(tmp_path, front.server_port) as stranger:
         client = socket.create_connection((LOOPBACK, front.port))
@@ -60,7 +59,6 @@ def test_a_stranger_is_told_no_login_of_clients(front: Front, tmp_path: Path) ->
     assert front.status().connections == 0
 
 
-@AS_ROOT
 def test_a_stranger_is_told_no_login_of_the_core(front: Front, tmp_path: Path) -> None:
     with Stranger(tmp_path, front.server_port) as stranger:
         core = front.attach(socket.create_connection((LOOPBACK, front.server_port)))
@@ -124,7 +122,6 @@ def test_who_listens_on_all_addresses_is_ours() -> None:
         theirs.close()
 
 
-@AS_ROOT
 def test_the_socket_of_another_account_is_not_ours(tmp_path: Path) -> None:
     port = free_port()
     with Stranger(tmp_path, port, NOBODY), socket.create_connection((LOOPBACK, port)) as sock:

@@ -14,7 +14,7 @@ from ftstan.nats.link import Link
 from ftstan.nats.peer import StrangerError
 from ftstan.nats.pyclient import LinkClient
 from ftstan.nats.url import parse_url
-from tests.stranger import AS_ROOT, Stranger
+from tests.stranger import Stranger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,6 @@ async def open_client(port: int) -> None:
         await client.discard()
 
 
-@AS_ROOT
 def test_a_stranger_is_shown_no_login(tmp_path: Path) -> None:
     port = free_port()
     with Stranger(tmp_path, port) as stranger:
@@ -51,7 +50,6 @@ def test_a_stranger_is_shown_no_login(tmp_path: Path) -> None:
         assert stranger.told == b"listening\nover\nover\n"
 
 
-@AS_ROOT
 def test_the_nats_server_of_others_is_theirs(tmp_path: Path) -> None:
     port = free_port()
     with Stranger(tmp_path, port) as theirs:
