@@ -186,7 +186,8 @@ class ClusterAccess(OwnedAccess):
             at = Position(checkpoint.at.incarnation)
             replica.empty(at, checkpoint.seen)
             return at, checkpoint.seen
-        return checkpoint.at, checkpoint.seen
+        # A log path that was put back from a copy knows less than its datastore.
+        return checkpoint.at, max(checkpoint.seen, self._file.marked())
 
     def _founders(self) -> tuple[str, ...]:
         options = self._context.options.cluster

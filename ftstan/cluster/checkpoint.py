@@ -62,6 +62,11 @@ class CheckpointFile:
             and mark.at.sequence >= checkpoint.at.sequence
         )
 
+    def marked(self) -> int:
+        """The furthest entry of the log that the datastore knows of. Raises ``StoreError``."""
+        mark = _read(self._mark)
+        return 0 if mark is None else max(mark.seen, mark.at.sequence)
+
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace it, durable on return. Raises ``StoreError``."""
         # The mark first: a crash between the two leaves one that is ahead, never one behind.

@@ -89,17 +89,23 @@ class CopySource:
             whole = self._whole(asked)
             piece = whole[offset : offset + most]
             return _HEAD.pack(_GIVEN, zlib.crc32(piece), zlib.crc32(whole), len(whole)) + piece
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             return _refusal(f"a request that cannot be understood: {error}")
         except (StoreError, DamageError) as error:
             return _refusal(error.text)
 
     def _whole(self, asked: dict[str, Any]) -> bytes:
         if asked["want"] == _MESSAGES:
-            local = self._replica.find(bytes.fromhex(asked["channel"]))
+            name = bytes.fromhex(asked["channel"])
+            local = self._replica.find(name)
             if local is None:
                 return b""
-            return _messages(local.store, int(asked["from"]), int(asked["to"]))
+            packed = _messages(local.store, int(asked["from"]), int(asked["to"]))
+            # The read may have met damage, and passed over it.
+            shown = name.decode("utf-8", "backslashreplace")
+            if shown in self._replica.store.quarantined:
+                raise StoreError(f'channel "{shown}" of this node is damaged')
+            return packed
         token = str(asked["token"])
         found = self._manifests.get(token)
         if found is None:
@@ -249,6 +255,9 @@ class Copy:
             due = block.last + 1
             self.messages += len(block)
             replica.fill(local, block)
+        if local.store.first < channel.first <= local.store.last:
+            # A purge that this node has missed.
+            local.store.purge(channel.first - 1)
         if local.store.last < channel.last:
             # Nothing is left, and the next message is still the one behind the last.
             mark = MsgBlock()

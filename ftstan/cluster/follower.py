@@ -117,6 +117,8 @@ class Follower:
         self._next_tick = 0.0
         self._next_checkpoint = clock.mono() + _CHECKPOINT_S
         self._joins = 0
+        self._holed = -1
+        """Behind which entry a message was missing last."""
         self._more = False
         self._copy: Copy | None = None
 
@@ -270,7 +272,9 @@ class Follower:
                     hint="start the nodes that found the cluster, with -cluster_peers",
                 )
             return
-        reports = self._ask_others(_FOUND_S, len(self._founders))
+        # One that founds alone hears its own answer, too: it waits for everybody's.
+        most = len(self._founders) if len(self._founders) > 1 else 1 << 30
+        reports = self._ask_others(_FOUND_S, most)
         for said in reports:
             if said.node == self._node_id:
                 self._tell(TWICE.format(node=said.node))
@@ -399,6 +403,10 @@ class Follower:
             for entry, at in entries:
                 self._replica.take(entry, at)
         except HoleError as error:
+            if self._holed == self._log.at.sequence:
+                # It was filled anew, and is as before: the log itself has the hole.
+                raise LogLostError(error.text) from error
+            self._holed = self._log.at.sequence
             log.error(f"cluster: {error.text}: it is thrown away, and filled again from the log")
             self._replica.empty(Position(self._log.at.incarnation), self._replica.seen)
             self._log.begin(self._replica.at)

@@ -22,6 +22,7 @@ from ftstan.base.errors import (
     NatsError,
     RecoveryError,
     StoppedError,
+    WireError,
 )
 from ftstan.base.log import stream as log
 from ftstan.base.ratelimit import RateLimit
@@ -58,6 +59,8 @@ _ROOM_FOR_HEADERS: Final = 4 << 10
 _READ_ENTRIES: Final = 256
 _READ_BYTES: Final = 4 << 20
 _READ_S: Final = 2.0
+#: A server that takes less at once is no place for the log.
+_LEAST_PAYLOAD: Final = 128 << 10
 _APPEND_S: Final = 1.0
 _API_S: Final = 5.0
 _CONNECT_S: Final = 1.0
@@ -154,6 +157,8 @@ class ReplicatedLog:
         self._stream = stream_name(cluster_id)
         self._subject = ""
         self._waits = RateLimit()
+        self._broken_off = False
+        """Whether the last append did not come to its end."""
         self._short_since = 0.0
         """Since when the stream says that it ends before ``at``."""
         self.at = Position(b"")
@@ -163,9 +168,18 @@ class ReplicatedLog:
     # ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Connect if the link is down. Raises ``NatsError``."""
+        """Connect if the link is down.
+
+        Raises ``NatsError``, and ``LogLostError`` for a server that takes no entries of our size.
+        """
         if not self.js.connected:
             self.js.connect(_CONNECT_S)
+        if self.js.link.max_payload < _LEAST_PAYLOAD:
+            raise LogLostError(
+                f"the NATS server takes payloads of {self.js.link.max_payload} bytes at most: too "
+                "small for the log of a cluster",
+                hint=f"set its max_payload to {_LEAST_PAYLOAD} or more",
+            )
 
     def find(self) -> bytes | None:
         """The incarnation of the stream, ``None`` if there is none.
@@ -309,10 +323,17 @@ class ReplicatedLog:
         """Append a batch as the leader; returns when the stream has all of it.
 
         Raises ``FencedError`` if another node leads, ``LogLostError``, and ``StoppedError`` if this
-        server is to stop while no majority answers.
+        server is to stop while no majority answers. Then nothing more is appended: what came behind
+        half a batch would be read as the rest of it.
         """
+        if self._broken_off:
+            if self._stopping.is_set():
+                raise StoppedError("leadership lost while committing log: the server stops")
+            raise FencedError("an append to the log was broken off")
+        self._broken_off = True
         for entry in self.pieces(Kind.BATCH, body):
             self._append(entry.encode())
+        self._broken_off = False
 
     def _append(self, data: bytes) -> None:
         end = 0.0
@@ -335,7 +356,7 @@ class ReplicatedLog:
                 return self._settle(data, said.last)
         except ApiError:
             raise
-        except NatsError as error:
+        except (NatsError, WireError) as error:
             return self._wait(error.text)
         if isinstance(said, Appended):
             self._took(data)

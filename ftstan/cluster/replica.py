@@ -10,7 +10,7 @@ stands between two checkpoints, so that no entry of its former life is ever appl
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.base.log import stream as log
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ftstan.config.limits import Limits
     from ftstan.stores.file.store import FileStore
     from ftstan.stores.interface import ChannelStore, SubState
+
+#: As much of a channel is compared at once: messages, bytes.
+_COMPARED: Final = 1024
+_COMPARED_BYTES: Final = 4 << 20
 
 
 class BehindError(FencedError):
@@ -215,9 +219,13 @@ class Replica:
         local = self.channel(name)
         # A batch may publish to one channel twice.
         last = max(local.store.last, local.staged)
-        if not len(block) or block.last <= last:
+        if not len(block):
+            return
+        if block.last <= last:
+            self._compare(name, local.store, block)
             return
         if block.first <= last:
+            self._compare(name, local.store, block)
             block = behind(block, last)
         if last and block.first != last + 1:
             shown = name.decode("utf-8", "backslashreplace")
@@ -227,6 +235,38 @@ class Replica:
             )
         local.staged = block.last
         local.store.append(block)
+
+    def _compare(self, name: bytes, store: ChannelStore, block: MsgBlock) -> None:
+        """What the log brings again, the store has as it was: it is not synced, and a power cut can
+        leave the end of a channel behind what it holds.
+
+        Raises ``HoleError`` for a message that is missing, and ``BehindError`` for another one.
+        """
+        shown = name.decode("utf-8", "backslashreplace")
+        sequence = max(block.first, store.first)
+        last = min(block.last, store.last)
+        while sequence <= last:
+            found = store.read(sequence, _COMPARED, _COMPARED_BYTES)
+            at = found.position(sequence) if found is not None else 0
+            if found is None or at == len(found) or found.sequence(at) != sequence:
+                raise HoleError(
+                    f'channel "{shown}": message {sequence} is missing in the local store'
+                )
+            for here in range(at, len(found)):
+                if sequence > last or found.sequence(here) != sequence:
+                    break
+                there = block.position(sequence)
+                if block.sequence(there) != sequence or (
+                    (block.timestamp(there), block.payload(there))
+                    != (found.timestamp(here), found.payload(here))
+                ):
+                    raise BehindError(
+                        f'channel "{shown}": message {sequence} of the local store is not the one '
+                        "that the log has",
+                        hint="the log may have lost entries: look at what the other nodes hold "
+                        "before this datastore is emptied",
+                    )
+                sequence += 1
 
     def _settle(self) -> None:
         for error in self.store.commit().values():

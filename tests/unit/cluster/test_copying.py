@@ -184,6 +184,17 @@ def test_messages_that_the_other_node_does_not_have_any_more_are_not_kept_before
     assert state(ours) == state(theirs)
 
 
+def test_messages_that_were_purged_meanwhile_do_not_come_back(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    ours.leader()
+    ours.batch(Operation(Op.PUBLISH, FOO, block(1, 100)))
+    fill(theirs)
+    theirs.batch(Operation(Op.PURGE, FOO, 50))
+    run(copy(ours, wire(theirs)))
+    assert ours.messages()[0] == 51
+    assert state(ours) == state(theirs)
+
+
 def test_a_copy_that_broke_off_is_no_complete_store_and_goes_on_where_it_was(
     nodes: tuple[Life, Life],
 ) -> None:
@@ -214,6 +225,21 @@ def test_pieces_that_are_lost_or_damaged_are_asked_for_again(nodes: tuple[Life, 
     road.faults.extend(["damaged", "lost", "", "", "damaged"])
     run(copy(ours, road))
     assert state(ours) == state(theirs)
+
+
+def test_damage_at_the_other_node_is_never_taken_for_messages_that_are_gone(
+    nodes: tuple[Life, Life], tmp_path: Path
+) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    theirs.replica.checkpoint()
+    file = tmp_path / "a" / "store" / "foo" / "msgs.1.dat"
+    data = bytearray(file.read_bytes())
+    at = data.index(b"data 1999")
+    data[at : at + 4] = b"rott"
+    file.write_bytes(data)
+    with pytest.raises(CopyError, match="is damaged"):
+        run(copy(ours, wire(theirs)))
 
 
 def test_a_copy_goes_on_while_the_other_node_takes_more(nodes: tuple[Life, Life]) -> None:

@@ -20,6 +20,8 @@ from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, Silence
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.base.clock import Clock
     from ftstan.cluster.jetstream import JetStream
     from ftstan.cluster.replica import Replica
@@ -345,6 +347,24 @@ def test_two_emptied_nodes_do_not_found_a_log_without_the_third(time: Time) -> N
     node.js.reports = [said(Report("b", "", 0, 0, 0))]
     node.run(10.0)
     assert stream.config is None
+
+
+def test_who_founds_alone_hears_everybody_out(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(Stream(), "a", time)
+    monkeypatch.setattr(node.follower, "_founders", ("a",))
+    ended: list[bool] = []
+
+    def ask(
+        _subject: str, _body: bytes, _seconds: float, enough: Callable[[list[Answer]], bool]
+    ) -> list[Answer]:
+        own = said(Report("a", "", 0, 0, 0))
+        ended.append(enough([own, own]))
+        return [said(Report("c", LOG.hex(), 5, 1, 1))]
+
+    monkeypatch.setattr(node.js, "ask", ask)
+    node.run(1.0)
+    assert ended[0] is False
+    assert "node c has data" in node.follower.trouble
 
 
 class FakeCopy:

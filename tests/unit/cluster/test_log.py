@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ftstan.base.clock import SystemClock
-from ftstan.base.errors import FencedError
+from ftstan.base.errors import FencedError, StoppedError
 from ftstan.cluster import log as module
 from ftstan.cluster.entry import Kind, Position, follow
 from ftstan.cluster.log import (
@@ -116,6 +116,33 @@ def test_what_is_larger_than_an_entry_goes_on_in_the_next_ones() -> None:
         pieces.append((entry.body, entry.more))
     assert b"".join(piece for piece, _ in pieces[1:]) == body
     assert [more for _, more in pieces[1:]] == [True, True, False]
+
+
+def test_behind_half_a_batch_nothing_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    attempt = log.attempt
+
+    def stop_at_the_second(data: bytes) -> bool:
+        if len(stream.entries) == 2:
+            raise StoppedError("the server stops")
+        return attempt(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "attempt", stop_at_the_second)
+        with pytest.raises(StoppedError):
+            log.append(bytes(600_000))
+    with pytest.raises(FencedError, match="was broken off"):
+        log.append(b"another batch")
+    assert len(stream.entries) == 2
+
+
+def test_a_server_that_takes_no_entry_is_refused() -> None:
+    log = node(stream_of())
+    log.js.link.max_payload = 4096
+    with pytest.raises(LogLostError, match="payloads of 4096 bytes at most"):
+        lead(log, "a")
 
 
 def test_a_log_that_lost_its_end_is_not_appended_to(monkeypatch: pytest.MonkeyPatch) -> None:

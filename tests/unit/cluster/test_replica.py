@@ -194,6 +194,39 @@ def test_a_hole_is_an_error_and_the_store_can_be_filled_anew(
     assert life.messages() == [1, 2, 3, 4, 5, 6]
 
 
+def test_what_a_power_cut_took_from_behind_the_checkpoint_is_missed_when_the_log_brings_it_again(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 5)))
+    files = [tmp_path / "store" / "foo" / name for name in ("msgs.1.dat", "msgs.1.idx")]
+    sizes = [file.stat().st_size for file in files]
+    life.batch(Operation(Op.PUBLISH, FOO, block(6, 9)))
+    # The record of what was confirmed is synced, the messages are not.
+    life.store.tick(0)
+    life.kill()
+    for file, size in zip(files, sizes, strict=True):
+        os.truncate(file, size)
+    lives.clear()
+    lives.append(Life(tmp_path, 2))
+    life = lives[-1]
+    assert life.replica.channels[FOO].store.last == 9
+    with pytest.raises(HoleError, match="message 6 is missing in the local store"):
+        life.replica.apply([Operation(Op.PUBLISH, FOO, block(1, 9))], Position(LOG, 1))
+
+
+def test_another_message_than_the_log_has_is_not_thrown_away(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 5)))
+    other = MsgBlock()
+    other.append(5, FOO, b"", b"another one", 5000)
+    with pytest.raises(BehindError, match="message 5 of the local store is not") as raised:
+        life.replica.apply([Operation(Op.PUBLISH, FOO, other)], Position(LOG, 2))
+    assert not isinstance(raised.value, HoleError)
+
+
 def test_a_batch_whose_leader_was_replaced_half_way_counts_for_nothing(
     lives: list[Life], tmp_path: Path
 ) -> None:
@@ -251,6 +284,7 @@ def test_a_datastore_older_than_its_checkpoint_is_found_out(tmp_path: Path) -> N
     newer = Checkpoint("id", Position(LOG, 9))
     file.write(newer)
     assert file.is_marked(newer)
+    assert file.marked() == 9
     # A crash between the two files leaves a mark that is ahead.
     assert file.is_marked(Checkpoint("id", Position(LOG, 5)))
     (store / "cluster.mark").write_bytes(older)
