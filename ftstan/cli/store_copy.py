@@ -58,13 +58,23 @@ _OWNED: Final = re.compile(
     r"\.rootdir\.lck\Z|ft\.(epoch|watch|claim\.[0-9]+)\Z|admin\.key\Z|\.nfs[0-9a-f]{8}|"
     r"lost\+found\Z"
 )
-_TABLES: Final = ("Messages", "SubsPending", "Subscriptions", "Channels", "Clients", "ServerInfo")
+#: What an empty database has no rows in. The guard, in the last of them, goes last.
+_TABLES: Final = (
+    "Messages",
+    "SubsPending",
+    "Subscriptions",
+    "Channels",
+    "Clients",
+    # A server would take new publishes for repeated ones, and not store them.
+    "ftstan_remembered",
+    "ServerInfo",
+)
 
 
 class _End(Protocol):
     """One end of a copy, owned."""
 
-    #: Whether a channel may lack sequences in between.
+    #: Whether a channel may lack sequences in between, and nothing is lost for that.
     holds_gaps: bool
 
     @property
@@ -97,28 +107,39 @@ def copy(arguments: argparse.Namespace) -> int:
         to.clear()
         at = stack.enter_context(_end(arguments, arguments.source, source, is_new=False))
         store, found = at.open()
-        if found.info is None:
-            raise StoreError(
-                f"{at.place} holds no store", hint="name a store that a server has served"
-            )
         shown = arguments.output == "table"
-        total = sum(channel.count for channel in found.channels)
-        made, _ = to.open()
-        to.guard()
-        with progress("copying", total, shown=shown, counted=True) as advance:
-            wanted = copy_store(store, found, made, allow_gaps=to.holds_gaps, progress=advance)
-        # To be read back it has to be a store, for the moment in which it is opened.
-        made.set_server_info(found.info)
-        store.close()
+        try:
+            if found.info is None:
+                raise StoreError(
+                    f"{at.place} holds no store", hint="name a store that a server has served"
+                )
+            total = sum(channel.count for channel in found.channels)
+            made, _ = to.open()
+            to.guard()
+            with progress("copying", total, shown=shown, counted=True) as advance:
+                wanted = copy_store(
+                    store,
+                    found,
+                    made,
+                    source_gaps=at.holds_gaps,
+                    target_gaps=to.holds_gaps,
+                    progress=advance,
+                )
+        finally:
+            # However the copy ends, an original may go on in the source.
+            store.close()
+        # It writes what is left: the guard stands until that is done.
         made.close()
         try:
+            # To be read back it has to be a store, for the moment in which it is opened.
+            made.set_server_info(found.info)
             made, again = to.open()
         finally:
             to.guard()
         with progress("comparing", wanted.messages, shown=shown, counted=True) as advance:
             require_same(wanted, contents_of(made, again, advance), to.place)
-        made.set_server_info(found.info)
         made.close()
+        made.set_server_info(found.info)
     channels = len(wanted.channels)
     if arguments.output == "json":
         print_json(
@@ -314,8 +335,7 @@ class _Database:
                 f"{self.place} is not empty: there are rows in {tables[0]}",
                 hint="copy into a database that has the tables, and nothing in them",
             )
-        # The guard, in the last of them, goes last.
-        for table in (*_TABLES[:-1], "ftstan_remembered", _TABLES[-1]):
+        for table in _TABLES:
             self._owner.fence.transaction(partial(_empty, table=table))
 
     def guard(self) -> None:

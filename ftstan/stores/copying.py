@@ -66,23 +66,24 @@ def copy_store(
     found: Recovered,
     target: Store,
     *,
-    allow_gaps: bool,
+    source_gaps: bool,
+    target_gaps: bool,
     progress: Callable[[int], None] = lambda _messages: None,
 ) -> Contents:
     """Copy everything but the identity, which makes the copy a store: that comes last.
 
     ``found``: what ``source`` has recovered. ``target`` is empty and has recovered.
-    ``allow_gaps``: whether it can hold a channel that lacks sequences in between. Returns what was
-    read. Raises ``StoreError``; ``target`` is unfinished then.
+    ``source_gaps``, ``target_gaps``: whether its channels may lack sequences in between; where the
+    source's may not, what is missing is damage. Returns what was read. Raises ``StoreError``
+    (``DamageError`` if a message is missing); ``target`` is unfinished then.
     """
+    gaps = _Gaps(in_source=source_gaps, in_target=target_gaps)
     for client in found.clients:
         target.add_client(client)
     _commit(target)
     channels = {}
     for channel in _channels(source, found):
-        channels[channel.name] = _copy_channel(
-            channel, target, allow_gaps=allow_gaps, progress=progress
-        )
+        channels[channel.name] = _copy_channel(channel, target, gaps, progress)
     if found.remembered:
         target.remember(list(found.remembered), found.remembered)
         _commit(target)
@@ -110,7 +111,7 @@ def require_same(wanted: Contents, got: Contents, place: str) -> None:
     what = "the identity" if wanted.info != got.info else "the clients"
     for name in sorted(wanted.channels.keys() | got.channels.keys()):
         if wanted.channels.get(name) != got.channels.get(name):
-            what = f'channel "{name.decode("utf-8", "backslashreplace")}"'
+            what = f'channel "{_shown(name)}"'
             break
     raise DamageError(
         f"{place} reads back as something else: {what} differs",
@@ -135,19 +136,39 @@ def _channels(store: Store, found: Recovered) -> Iterator[ChannelStore]:
 def _require_sound(found: Recovered) -> None:
     for name, why in found.refused.items():
         raise DamageError(
-            f'channel "{name.decode("utf-8", "backslashreplace")}" is damaged: {why}',
+            f'channel "{_shown(name)}" is damaged: {why}',
             hint="ftstanctl store verify says more; for a directory, ftstanctl store repair",
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Which of both stores may lack sequences in between."""
+
+    in_source: bool
+    in_target: bool
+
+    def check(self, channel: bytes, first: int, last: int) -> None:
+        """Raise ``StoreError`` if a channel may not lack these sequences; there may be none."""
+        if first > last or (self.in_source and self.in_target):
+            return
+        lacks = f'channel "{_shown(channel)}" lacks the sequences {first} to {last}'
+        if not self.in_source:
+            raise DamageError(
+                f"{lacks}: a copy would hide that they are lost",
+                hint="ftstanctl store verify says more; put the damaged files back from a backup",
+            )
+        raise StoreError(
+            f"{lacks}, and a directory cannot hold such a channel",
+            hint="purge it up to there: ftstanctl channel purge",
+        )
+
+
 def _copy_channel(
-    channel: ChannelStore,
-    target: Store,
-    *,
-    allow_gaps: bool,
-    progress: Callable[[int], None],
+    channel: ChannelStore, target: Store, gaps: _Gaps, progress: Callable[[int], None]
 ) -> ChannelContents:
-    shown = channel.name.decode("utf-8", "backslashreplace")
+    # Before it is read: a directory that meets damage goes on without what it cannot read.
+    count = channel.count
     made = target.create_channel(channel.name, UNLIMITED.of(channel.name))
     made.keep()
     _commit(target)
@@ -155,17 +176,20 @@ def _copy_channel(
     at = channel.first
     for block in _blocks(channel):
         for i in range(len(block)):
-            if block.sequence(i) != at and not allow_gaps:
-                raise StoreError(
-                    f'channel "{shown}" lacks the sequences {at} to {block.sequence(i) - 1}, and a '
-                    "directory cannot hold such a channel",
-                    hint="purge it up to there: ftstanctl channel purge",
-                )
+            gaps.check(channel.name, at, block.sequence(i) - 1)
             at = block.sequence(i) + 1
         digest.add(block)
         made.append(block)
         _commit(target)
         progress(len(block))
+    if count:
+        gaps.check(channel.name, at, channel.last)
+    if digest.count != count:
+        raise DamageError(
+            f'channel "{_shown(channel.name)}" has {count} messages, of which {digest.count} can '
+            "be read",
+            hint="ftstanctl store verify says more; put the damaged files back from a backup",
+        )
     if channel.last > made.last:
         _keep_last(made, channel.last, target)
     _copy_subs(channel, made, target)
@@ -173,7 +197,7 @@ def _copy_channel(
 
 
 def _keep_last(made: ChannelStore, last: int, target: Store) -> None:
-    """Let numbers go on behind ``last``, whose message is gone."""
+    """Let numbers of an empty channel go on behind ``last``, whose message is gone."""
     block = MsgBlock()
     block.append(last, made.name, b"", b"", 0)
     made.append(block)
@@ -221,9 +245,12 @@ def _blocks(channel: ChannelStore) -> Iterator[MsgBlock]:
 def _commit(target: Store) -> None:
     failed = target.commit()
     for name, error in failed.items():
-        shown = name.decode("utf-8", "backslashreplace")
-        what = f'channel "{shown}"' if name else "clients"
+        what = f'channel "{_shown(name)}"' if name else "clients"
         raise StoreError(f"{what}: {error.text}", hint=error.hint)
+
+
+def _shown(channel: bytes) -> str:
+    return channel.decode("utf-8", "backslashreplace")
 
 
 # ---- what is compared

@@ -12,6 +12,7 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import RecoveryError, StoreError
 from ftstan.cli import ctl, store_copy
+from ftstan.ft.epoch_records import Ending
 from ftstan.ft.sqlaccess import SqlOwner
 from ftstan.stores import copying
 from ftstan.stores.encryption.cipher import KeyRing
@@ -22,6 +23,7 @@ from ftstan.stores.sql.source import parse
 from ftstan.stores.sql.store import SqlStore
 from ftstan.stores.sql.tools.reading import UNLIMITED, Reading
 from ftstan.wire.block import MsgBlock
+from tests.datastores import serving as serving_files
 from tests.filenode import FileNode, Owner
 from tests.oracle import sqlfixtures
 from tests.sqlservers import execute
@@ -419,3 +421,51 @@ def test_a_copy_with_a_gap_does_not_go_into_a_directory(
     status, _, err = run(capsys, "copy", words, str(tmp_path / "files"))
     assert status == 2
     assert "lacks the sequences 2 to 2" in err
+
+
+def test_damage_in_a_directory_ends_a_copy_into_a_database(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    with serving_files(files) as node:
+        node.publish(b"foo", b"one", b"two", b"three")
+        node.stop()
+    (data,) = (files / "foo").glob("msgs.*.dat")
+    data.write_bytes(data.read_bytes().replace(b"two", b"TWO"))
+    status, _, err = run(capsys, "copy", str(files), target)
+    assert status == 2
+    assert "lacks the sequences 2 to 2: a copy would hide" in err
+    with pytest.raises(RecoveryError):
+        start_of_database(target)
+
+
+def test_publishes_that_a_database_remembers_make_it_no_empty_one(
+    words: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = source_at(target)
+    row = "INSERT INTO ftstan_remembered (digest, pos, seq, mark) VALUES ('x', 1, 1, 0)"
+    execute(source, row)
+    status, _, err = run(capsys, "copy", words, target)
+    assert status == 2
+    assert "is not empty: there are rows in ftstan_remembered" in err
+    assert execute(source, "SELECT pos FROM ftstan_remembered") == [(1,)]
+
+
+def test_a_user_who_may_make_no_table_serves_a_database_of_a_former_release(
+    sql_servers: SqlServers, tmp_path: Path
+) -> None:
+    text = sql_servers.create("postgres")
+    source = parse("postgres", text, {})
+    execute(
+        source,
+        "DROP TABLE ftstan_endings",
+        "REVOKE CREATE ON SCHEMA public FROM pg_database_owner",
+    )
+    owner = SqlOwner(source, server_id="me", clock=SystemClock(), name="node")
+    owner.lock.seize()
+    owner.activate()
+    owner.ending = Ending.SIGTERM
+    owner.close()
+    start_of_database(named(tmp_path, "postgres", text))
+    sql_servers.drop(text)

@@ -8,7 +8,9 @@ The original reads none of them. ``ftstan_epoch`` has one row:
   which a successor finds the session and ends it.
 - ``lock_id``: what the owner has in ``StoreLock.id``.
 
-``ftstan_endings`` says how an owner ended, as it said itself; who died said nothing.
+``ftstan_endings`` says how an owner ended, as it said itself; who died said nothing. It is for
+people, and a server does without it where the user may not make it: a database that a former
+release has served lacks it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from ftstan.stores.sql.session import AbsentTableError, RightsError, Session
 if TYPE_CHECKING:
     from ftstan.stores.sql.session import Row
 
-OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered", "ftstan_endings")
+_FOR_PEOPLE = "ftstan_endings"
+OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered", _FOR_PEOPLE)
 
 _EPOCH = (
     "CREATE TABLE IF NOT EXISTS ftstan_epoch (uniquerow INTEGER NOT NULL PRIMARY KEY,"
@@ -45,7 +48,7 @@ _ENDINGS = (
     " ending INTEGER NOT NULL, at BIGINT NOT NULL)"
 )
 
-#: The statements that make our tables, by driver. They do nothing where the tables are.
+#: The statements that make ``OWN_TABLES``, by driver. They do nothing where the tables are.
 CREATE = {
     "postgres": (_EPOCH, _HISTORY, _REMEMBERED.format(binary="BYTEA"), _ENDINGS),
     "mysql": tuple(
@@ -128,23 +131,29 @@ class HistoryRow:
 
 
 def create(session: Session) -> None:
-    """Make our tables where they are missing. Raises ``StoreError`` if the user may not."""
-    missing = False
-    for table in OWN_TABLES:
+    """Make our tables where they are missing.
+
+    Raises ``StoreError`` if the user may not, and the table is not only for people.
+    """
+    for table, statement in zip(OWN_TABLES, CREATE[session.driver], strict=True):
         try:
-            session.query(f"SELECT 1 FROM {table} WHERE 1 = 0")
-        except AbsentTableError:
-            missing = True
-    if not missing:
-        return
-    for statement in CREATE[session.driver]:
-        try:
-            session.execute(statement)
+            if not _is_there(session, table):
+                session.execute(statement)
         except RightsError as error:
+            if table == _FOR_PEOPLE:
+                continue
             raise StoreError(
                 f"sql: the table that keeps former owners out cannot be created: {error.text}",
                 hint=f"let the administrator run: {'; '.join(CREATE[session.driver])}",
             ) from error
+
+
+def _is_there(session: Session, table: str) -> bool:
+    try:
+        session.query(f"SELECT 1 FROM {table} WHERE 1 = 0")
+    except AbsentTableError:
+        return False
+    return True
 
 
 def read_epoch(session: Session) -> EpochRow | None:
@@ -223,7 +232,8 @@ def read_endings(session: Session, first: int) -> dict[int, tuple[int, int]]:
         found = session.query(
             "SELECT epoch, ending, at FROM ftstan_endings WHERE epoch >= %s", (first,)
         )
-    except AbsentTableError:
-        # No owner of this release was here yet.
+    except (AbsentTableError, RightsError):
+        # No owner of this release was here yet, or none that may make the table. MySQL does not say
+        # which to a user who has rights on single tables.
         return {}
     return {int(epoch): (int(ending), int(at)) for epoch, ending, at in found}
