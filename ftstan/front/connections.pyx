@@ -723,8 +723,9 @@ cdef class Connections:
         """Reading from the NATS server gave 0 or -1; ``errno`` is of that."""
         if got < 0 and (errno == EAGAIN or errno == EINTR):
             return
-        if got < 0 and not c.is_core and not c.has_sent:
-            # It was not there; what the client says waits, and whose connection it is.
+        if not c.is_core and not c.has_sent:
+            # It was not there, which sending may have been told, and reading not any more; what the
+            # client says waits, and whose connection it is.
             close(c.up)
             c.up = -1
             if c.is_gone:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 
 #: Says whose the greeting at an address is.
 _LOOK = """
-import socket, sys
+import encodings.idna, socket, sys
 from ftstan.front.peer import is_ours
 from tests.unseen import blind
 blind(files=sys.argv[3] == "True")
@@ -35,7 +35,7 @@ print(is_ours(sock.fileno()))
 """
 #: Two clients of a listener, of which both say their login.
 _SERVE = """
-import socket
+import encodings.idna, socket
 from ftstan.front.listener import LOOPBACK, Front
 from tests.unseen import blind
 blind(files=True)
