@@ -20,13 +20,15 @@ NOBODY: Final = 65534
 _PATIENCE_S: Final = 20.0
 _PROGRAM: Final = """
 import os, socket, sys, threading
-port, path, uid = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+port, path, uid, host = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 told = open(path, "ab", buffering=0)
 if uid >= 0:
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-server = socket.create_server(("127.0.0.1", port))
+is_six = ":" in host
+family = socket.AF_INET6 if is_six else socket.AF_INET
+server = socket.create_server((host, port), family=family, dualstack_ipv6=is_six)
 told.write(b"listening\\n")
 
 def serve(sock):
@@ -49,12 +51,14 @@ while True:
 class Stranger:
     """It listens on ``port``; ``uid`` -1: as ourselves."""
 
-    def __init__(self, place: Path, port: int, uid: int = NOBODY) -> None:
+    def __init__(
+        self, place: Path, port: int, uid: int = NOBODY, *, host: str = "127.0.0.1"
+    ) -> None:
         if uid >= 0 and os.geteuid() != 0:
             pytest.fail("being somebody else needs root: run the suite as root", pytrace=False)
         self._told = place / f"told-{uid}"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(port), str(self._told), str(uid)]
+            [sys.executable, "-c", _PROGRAM, str(port), str(self._told), str(uid), host]
         )
         self.wait_for(b"listening\n")
 

@@ -26,6 +26,8 @@ cdef class Connections:
     cdef int _listening
     cdef int _server_port
     cdef bint _is_over
+    #: That the kernel does not tell whose the NATS server is has been told.
+    cdef bint _is_unseen
     #: Nobody is greeted.
     cdef bint _is_paused
     cdef bint _is_accepting
@@ -98,6 +100,7 @@ cdef class Connections:
     cdef void _read_client(self, Connection* c) noexcept nogil
     cdef void _go_on(self, Connection* c) noexcept nogil
     cdef void _read_server(self, Connection* c) noexcept nogil
+    cdef void _hear_nothing(self, Connection* c, ssize_t got) noexcept nogil
     cdef void _flush(self) noexcept nogil
     cdef void _send_all(self, Connection* c) noexcept nogil
     cdef bint _send(self, int fd, Queue* queue) noexcept nogil

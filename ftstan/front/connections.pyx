@@ -44,7 +44,7 @@ from ftstan.front.kernel cimport (
     snprintf,
     write,
 )
-from ftstan.front.peer cimport front_is_ours
+from ftstan.front.peer cimport PEER_STRANGE, PEER_UNKNOWN, front_peer
 from ftstan.front.queue cimport Queue, drop, first, put, room, take, waiting
 from ftstan.front.tls cimport (
     GREETING,
@@ -675,19 +675,27 @@ cdef class Connections:
 
     cdef void _read_server(self, Connection* c) noexcept nogil:
         cdef ssize_t got
+        cdef int whose
         cdef size_t used
         cdef char* place
         if c.up < 0:
             return
         if not c.is_greeted:
             got = recv(c.up, self._scratch, 1, MSG_PEEK)
-            if got > 0:
-                if not front_is_ours(c.up):
-                    # Nothing has been said to it but whose connection it is.
-                    self._tell(b"stranger", c.up)
-                    self._end(c)
-                    return
-                c.is_greeted = True
+            if got <= 0:
+                # An error is told once.
+                self._hear_nothing(c, got)
+                return
+            whose = front_peer(c.up)
+            if whose == PEER_STRANGE:
+                # Nothing has been said to it but whose connection it is.
+                self._tell(b"stranger", c.up)
+                self._end(c)
+                return
+            if whose == PEER_UNKNOWN and not self._is_unseen:
+                self._is_unseen = True
+                self._tell(b"unseen", -1)
+            c.is_greeted = True
         if waiting(&c.heard_up) == 0:
             got = recv(c.up, self._scratch, READ, 0)
             if got > 0:
@@ -709,10 +717,15 @@ cdef class Connections:
                 if not c.is_dead:
                     take(&c.heard_up, used)
                 return
+        self._hear_nothing(c, got)
+
+    cdef void _hear_nothing(self, Connection* c, ssize_t got) noexcept nogil:
+        """Reading from the NATS server gave 0 or -1; ``errno`` is of that."""
         if got < 0 and (errno == EAGAIN or errno == EINTR):
             return
-        if got < 0 and not c.is_core and not c.has_sent:
-            # It was not there; what the client says waits, and whose connection it is.
+        if not c.is_core and not c.has_sent:
+            # It was not there, which sending may have been told, and reading not any more; what the
+            # client says waits, and whose connection it is.
             close(c.up)
             c.up = -1
             if c.is_gone:

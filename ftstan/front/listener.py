@@ -123,7 +123,15 @@ class Front:
 
         What a greeting says of TLS, and what is done then, is never from two configurations so.
         """
+        self.begin_pause()
+        self.finish_pause()
+
+    def begin_pause(self) -> None:
+        """Order it, and do not wait."""
         self._order(b"P", 1)
+
+    def finish_pause(self) -> None:
+        """Return when what was ordered so far holds."""
         while self._obeyed >= 0 and self._switch.obeyed < self._orders:
             time.sleep(_LOOK_S)
 
@@ -172,8 +180,8 @@ class Front:
 
     def read_events(self) -> list[tuple[str, str]]:
         """What has happened: ``slow``, ``full``, ``crowd`` or ``tls``, and which client's address,
-        for ``tls`` with the reason; ``stranger``, and the NATS server's address. None may be
-        missing but when there were very many.
+        for ``tls`` with the reason; ``stranger``, and the NATS server's address; ``unseen``, if the
+        kernel does not tell whose that is. None may be missing but when there were very many.
         """
         with contextlib.suppress(BlockingIOError):
             lines = os.read(self.events, 65536).decode("ascii", "replace").splitlines()
@@ -182,14 +190,18 @@ class Front:
 
     def stop(self) -> None:
         """End every connection and the thread. Harmless when it is over."""
-        if self._obeyed < 0:
-            return
-        self._order(b"Q")
+        with self._ordering:
+            # Whoever orders from now on must not write to a descriptor that is closed, or another's
+            # already.
+            obeyed = self._obeyed
+            self._obeyed = -1
+            if obeyed < 0:
+                return
+            os.write(obeyed, _COMMAND.pack(b"Q", 0, -1, 0))
         self._thread.join()
         self._socket.close()
-        for end in (self._commands, self._obeyed, self.events, self._told):
+        for end in (self._commands, obeyed, self.events, self._told):
             os.close(end)
-        self._obeyed = -1
 
     def _order(self, what: bytes, number: int = 0, other: int = -1, *, place: int = 0) -> None:
         with self._ordering:

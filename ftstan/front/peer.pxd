@@ -2,18 +2,21 @@
 
 The NATS server behind the listener has a port of the loopback. While it is being started again,
 another account can open that port, and would be told logins. So nothing is said on a connection
-until the other end has said something, and the kernel says that its socket is of our account. It
-must have spoken: the kernel counts a connection that nobody has accepted yet as root's.
+until the other end has said something, and nothing where the kernel says that its socket is of
+another account. It must have spoken: the kernel counts a connection that nobody has accepted yet as
+root's.
 """
 
 cdef extern from *:
     """
     #include <arpa/inet.h>
+    #include <errno.h>
     #include <linux/inet_diag.h>
     #include <linux/netlink.h>
     #include <linux/sock_diag.h>
     #include <netinet/in.h>
     #include <netinet/tcp.h>
+    #include <stdint.h>
     #include <stdio.h>
     #include <string.h>
     #include <sys/socket.h>
@@ -83,23 +86,16 @@ cdef extern from *:
         return peer_of(found->idiag_uid, found->idiag_inode);
     }
 
-    /* The same from ``/proc``, where the kernel has no ``sock_diag`` for us: all of the table. */
-    static int peer_in_table(const struct sockaddr_storage *ours,
-                             const struct sockaddr_storage *theirs)
+    /* The same from one table of ``/proc``: all of it. ``ends``: how it begins for that socket. */
+    static int peer_in_table(const char *path, const char *ends)
     {
-        const struct sockaddr_in *a = (const void *)theirs, *b = (const void *)ours;
-        char ends[64], line[512];
+        char line[512];
         unsigned uid;
         unsigned long inode;
         int verdict = PEER_UNKNOWN;
-        FILE *table;
-        if (ours->ss_family != AF_INET)
-            return PEER_UNKNOWN;
-        table = fopen("/proc/self/net/tcp", "re");
+        FILE *table = fopen(path, "re");
         if (table == NULL)
             return PEER_UNKNOWN;
-        snprintf(ends, sizeof ends, ": %08X:%04X %08X:%04X ", a->sin_addr.s_addr,
-                 ntohs(a->sin_port), b->sin_addr.s_addr, ntohs(b->sin_port));
         while (verdict == PEER_UNKNOWN && fgets(line, sizeof line, table) != NULL) {
             const char *at = strstr(line, ends);
             if (at != NULL && sscanf(at + strlen(ends), "%*x %*x:%*x %*x:%*x %*x %u %*d %lu", &uid,
@@ -110,25 +106,69 @@ cdef extern from *:
         return verdict;
     }
 
-    /* Whether what is sent on a connection to this host is read by nobody but our account. */
-    static int front_is_ours(int fd)
+    /* An address as IPv6 writes it, in words of the network; one of IPv4 is mapped. */
+    static unsigned peer_words(const struct sockaddr_storage *end, uint32_t words[4])
+    {
+        const struct sockaddr_in *four = (const void *)end;
+        const struct sockaddr_in6 *six = (const void *)end;
+        if (end->ss_family == AF_INET6) {
+            memcpy(words, &six->sin6_addr, sizeof six->sin6_addr);
+            return ntohs(six->sin6_port);
+        }
+        words[0] = words[1] = 0;
+        words[2] = htonl(0xffff);
+        words[3] = four->sin_addr.s_addr;
+        return ntohs(four->sin_port);
+    }
+
+    /* Where the kernel has no ``sock_diag`` for us. Who listens on every address has connections of
+     * IPv4 in the table of IPv6. */
+    static int peer_in_tables(const struct sockaddr_storage *ours,
+                              const struct sockaddr_storage *theirs)
+    {
+        uint32_t a[4], b[4];
+        unsigned from = peer_words(theirs, a), to = peer_words(ours, b);
+        char ends[128];
+        int verdict;
+        snprintf(ends, sizeof ends, ": %08X:%04X %08X:%04X ", a[3], from, b[3], to);
+        /* One of IPv6 alone has no address that could stand in the first. */
+        verdict = a[0] || a[1] || a[2] != htonl(0xffff)
+                      ? PEER_UNKNOWN
+                      : peer_in_table("/proc/self/net/tcp", ends);
+        if (verdict != PEER_UNKNOWN)
+            return verdict;
+        snprintf(ends, sizeof ends, ": %08X%08X%08X%08X:%04X %08X%08X%08X%08X:%04X ", a[0], a[1],
+                 a[2], a[3], from, b[0], b[1], b[2], b[3], to);
+        return peer_in_table("/proc/self/net/tcp6", ends);
+    }
+
+    /* Who reads what is sent on a connection to this host. */
+    static int front_peer(int fd)
     {
         struct sockaddr_storage ours, theirs;
         struct tcp_info state;
         socklen_t size = sizeof ours, other = sizeof theirs, length = sizeof state;
         int verdict;
         if (getsockname(fd, (struct sockaddr *)&ours, &size) < 0 ||
-            getpeername(fd, (struct sockaddr *)&theirs, &other) < 0 ||
-            (ours.ss_family != AF_INET && ours.ss_family != AF_INET6))
-            return 0;
+            getpeername(fd, (struct sockaddr *)&theirs, &other) < 0)
+            /* It has been reset: nothing can be sent. */
+            return errno == ENOTCONN ? PEER_GONE : PEER_UNKNOWN;
+        if (ours.ss_family != AF_INET && ours.ss_family != AF_INET6)
+            return PEER_UNKNOWN;
         verdict = peer_by_diag(&ours, &theirs);
         if (verdict == PEER_UNKNOWN)
-            verdict = peer_in_table(&ours, &theirs);
-        if (verdict == PEER_UNKNOWN)
-            /* It has been reset: nothing can be sent. */
-            return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 &&
-                   state.tcpi_state == TCP_CLOSE;
-        return verdict != PEER_STRANGE;
+            verdict = peer_in_tables(&ours, &theirs);
+        if (verdict == PEER_UNKNOWN &&
+            getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 &&
+            state.tcpi_state == TCP_CLOSE)
+            /* It has been reset since. */
+            verdict = PEER_GONE;
+        return verdict;
     }
     """
-    bint front_is_ours(int fd) nogil
+    enum:
+        #: Another account, for certain.
+        PEER_STRANGE
+        #: The kernel does not tell.
+        PEER_UNKNOWN
+    int front_peer(int fd) nogil

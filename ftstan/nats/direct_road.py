@@ -18,6 +18,7 @@ from ftstan.config.options import ServerTlsOptions
 from ftstan.front.listener import LOOPBACK, Front
 from ftstan.nats.generated import MAX_PENDING
 from ftstan.nats.launch import client_url
+from ftstan.nats.peer import warn_unseen
 from ftstan.nats.url import parse_url
 
 if TYPE_CHECKING:
@@ -185,6 +186,8 @@ def tell_events(front: Front) -> None:
                 "was told nothing",
                 backs_off=True,
             )
+        elif what == "unseen":
+            warn_unseen()
         elif what == "crowd":
             log.warning(
                 "Clients are served by the NATS server alone from now on: one message suits too "

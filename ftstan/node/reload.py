@@ -138,8 +138,10 @@ class Reloader:
         made = await asyncio.to_thread(make_tls, new.nats)
         # Who is greeted by the NATS server of the one configuration, and heard by the listener of
         # the other, might be let to send its login in clear.
-        await asyncio.to_thread(front.pause)
         try:
+            # Ordered here: on another thread it could come behind ``resume`` if this is cancelled.
+            front.begin_pause()
+            await asyncio.to_thread(front.finish_pause)
             if reason := why_not(new):
                 # Before the NATS server judges by the new ones.
                 front.forbid()

@@ -564,6 +564,14 @@ CODES: Final = (
         half="nats",
     ),
     Code(
+        3008,
+        "the kernel does not tell which account the NATS server's port belongs to: ..",
+        "Allow the unit `AF_NETLINK` (`RestrictAddressFamilies=`), or `/proc/net`; else let no "
+        "other account run programs on this host",
+        page="direct-road.md",
+        half="nats",
+    ),
+    Code(
         3101,
         'connection ".." cannot be made: ..',
         "Look at the NATS server that the line names: address, login, TLS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,3 +70,23 @@ def test_a_nats_server_of_our_account_is_shown_the_login(tmp_path: Path) -> None
         asyncio.run(open_client(port))
         ours.wait_for(b"over\n")
         assert ours.told.count(b"hunter2") == 2
+
+
+def test_where_the_kernel_does_not_tell_all_goes_on_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("ftstan.front.peer.is_ours", lambda _: None)
+    monkeypatch.setattr("ftstan.nats.peer._unseen", count())
+    monkeypatch.setattr("ftstan.nats.peer.log.warning", told.append)
+    port = free_port()
+    with Stranger(tmp_path, port, uid=-1) as ours:
+        link = link_to(port, OWN)
+        link.connect(20)
+        link.close()
+        ours.wait_for(b"over\n")
+        asyncio.run(open_client(port))
+        ours.wait_for(b"over\n")
+        assert ours.told.count(b"hunter2") == 2
+    (line,) = told
+    assert "does not tell which account" in line

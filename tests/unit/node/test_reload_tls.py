@@ -201,3 +201,42 @@ def test_nobody_is_greeted_while_tls_goes_over_to_the_listener(
         early.close()
         up.close()
         front.stop()
+
+
+def test_a_reload_that_is_cancelled_while_it_pauses_leaves_nobody_paused(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = ServerOptions(
+        nats=NatsOptions(tls=tls_of(certificates)), link=LinkOptions(client_ca=certificates.ca.cert)
+    )
+    ordered: list[str] = []
+    dropped: list[int] = []
+    monkeypatch.setattr("ftstan.node.reload.make_tls", lambda _: 7)
+    monkeypatch.setattr("ftstan.node.reload.drop_tls", dropped.append)
+
+    class Pausing:
+        """A listener that is cancelled while it is waited for."""
+
+        def begin_pause(self) -> None:
+            ordered.append("pause")
+
+        def finish_pause(self) -> None:
+            raise asyncio.CancelledError
+
+        def pause(self) -> None:
+            self.begin_pause()
+            self.finish_pause()
+
+        def resume(self) -> None:
+            ordered.append("resume")
+
+    async def work() -> None:
+        node = Node(new)
+        with pytest.raises(asyncio.CancelledError):
+            await node.reloader._reload_child(
+                cast("NatsServerChild", None), cast("Front", Pausing()), new
+            )
+
+    asyncio.run(work())
+    assert ordered == ["pause", "resume"]
+    assert dropped == [7]
