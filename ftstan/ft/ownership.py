@@ -596,8 +596,9 @@ class StoreOwner:
         A copy cannot pass: its record stays as it was copied, while each probe writes and syncs a
         higher number into ours before it comes here. So a copy that was made in between passes
         until the next probe that can write (a full disk may refuse). Our own directory is read
-        first: if both are one file, the second answer cannot be older. Who wrote the copy's record makes no difference: a successor has
-        another server id, and a former activation of this server a lower epoch.
+        first: if both are one file, the second answer cannot be older. Who wrote the copy's
+        record makes no difference: a successor has another server id, and a former activation of
+        this server a lower epoch.
         """
         data = self.read_watch()
         if data is None:
