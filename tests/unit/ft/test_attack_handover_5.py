@@ -247,8 +247,8 @@ def test_a_path_that_is_switched_back_while_it_is_looked_up_ends_nobody(
     owner._verify_place()
     place.fault = fault
     owner._verify_place()
-    assert place.fault is None
     owner._verify_place()
+    assert place.fault is None
 
 
 def test_a_copy_from_before_ftstan_ends_the_owner(owner: StoreOwner, store: Path) -> None:
