@@ -33,7 +33,7 @@ from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.survey import SERVER_NAME, survey_store
-from ftstan.ft.watch import WATCH_NAME, departure, farewell, last_word
+from ftstan.ft.watch import WATCH_NAME, decode_watch, departure, farewell, last_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch_records import EpochRecord
 
 _MOUNTINFO = "/proc/self/mountinfo"
+_WATCH_READS = 3
 
 
 def read_mountinfo() -> str:
@@ -176,17 +177,17 @@ class StoreOwner:
         Empty if there is none, ``None`` if it cannot be read.
         """
         try:
-            fd = self._asking_disk.open(
-                self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            )
+            return self._read_watch(self.root)
         except FileNotFoundError:
             return b""
         except (OSError, StoreError):
             return None
+
+    def _read_watch(self, root: int) -> bytes:
+        """``ft.watch`` in the directory ``root``. Raises ``OSError`` and ``StoreError``."""
+        fd = self._asking_disk.open(root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             return self._asking_disk.pread(fd, SLOT_SIZE, 0)
-        except OSError:
-            return None
         finally:
             self._asking_disk.close(fd)
 
@@ -548,15 +549,17 @@ class StoreOwner:
             raise self._lose(error) from error.__cause__
 
     def _verify_place(self) -> None:
-        """A copy that was put in our directory's place has a lock and epochs of its own, and
-        whoever starts or stands by finds that one. A path that names no datastore misleads nobody.
+        """A datastore that was put in our directory's place has a lock of its own, and whoever
+        starts or stands by finds that one. A path that names no datastore misleads nobody.
+
+        One handle answers everything: between two openings the path can come to name our own
+        directory again. What cannot be read now is asked again by the next probe.
         """
         with contextlib.suppress(OSError, StoreError):
-            if self._is_here():
-                return
             root = self._disk.open_dir(self.path)
             try:
-                self._disk.stat(root, EPOCH_NAME)
+                if self._is_ours(root) or not self._is_datastore(root):
+                    return
             finally:
                 self._disk.close(root)
             raise FencedError(
@@ -564,6 +567,55 @@ class StoreOwner:
                 "serves, so another server can own that one",
                 hint="stop every server before a datastore is moved, copied or restored",
             )
+
+    def _is_datastore(self, root: int) -> bool:
+        """Whether anybody has served from the directory ``root``, be it an original server."""
+        for name in (EPOCH_NAME, SERVER_NAME):
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.stat(root, name)
+                return True
+        return False
+
+    def _is_ours(self, root: int) -> bool:
+        """Whether ``root`` is the directory that we serve from, over whatever mount it was opened.
+
+        The device number of a share that was unmounted lazily and mounted again can be another one.
+        Then ``ft.watch`` decides (``_shows_our_watch``), several times: the watch may be writing
+        it.
+        """
+        ours = self._disk.fstat(self.root)
+        named = self._disk.fstat(root)
+        if ours.dev == named.dev:
+            return ours.ino == named.ino
+        return any(self._shows_our_watch(root) for _ in range(_WATCH_READS))
+
+    def _shows_our_watch(self, root: int) -> bool:
+        """Whether ``ft.watch`` in ``root`` shows what our own directory shows, or what we have
+        written since; true also while no probe of ours has written yet.
+
+        A copy cannot pass: its record stays as it was copied, while each probe writes and syncs a
+        higher number into ours before it comes here. So a copy that was made in between passes
+        until the next probe that can write (a full disk may refuse). Our own directory is read
+        first: if both are one file, the second answer cannot be older. Who wrote the copy's
+        record makes no difference: a successor has another server id, and a former activation of
+        this server a lower epoch.
+        """
+        data = self.read_watch()
+        if data is None:
+            # A channel of that name: this server does without the file, and nothing is proved.
+            return False
+        mine = decode_watch(data)
+        if mine is None or mine.server_id != self._server_id:
+            return True
+        try:
+            named = decode_watch(self._read_watch(root))
+        except (FileNotFoundError, IsADirectoryError, PermissionError, StoreError):
+            return False
+        return (
+            named is not None
+            and named.server_id == mine.server_id
+            and (named.epoch, named.counter) >= (mine.epoch, mine.counter)
+        )
 
     def regain_lock(self) -> bool:
         """Try for the lock that this owner took the store without; returns whether it holds it.

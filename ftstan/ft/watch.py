@@ -10,7 +10,7 @@ waits for this thread. It publishes since when a probe is running, and the contr
    file server that took the locks of this host away answers EIO (``docs/compat/nfs-facts.md``),
    while files without locks go on working;
 3. the **lock file** is still the one that is locked, and no other datastore stands in the place of
-   this one;
+   this one: ``ownership.py`` may read ``ft.watch`` for that, so it is written before;
 4. the **state files** are still those that this activation wrote; if not, the store writes them
    again from memory.
 

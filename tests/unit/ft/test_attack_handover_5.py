@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -20,7 +22,8 @@ from ftstan.ft.events import TryLock, TryResult
 from ftstan.ft.handover import Following, Leaving, Message, Subscribed, Took, decode
 from ftstan.ft.lock_attempt import attempt
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.watch import Probe
+from ftstan.ft.survey import SERVER_NAME
+from ftstan.ft.watch import WATCH_NAME, Probe, WatchRecord
 from ftstan.node import handover as module
 from ftstan.node.handover import YIELD_S, Handover
 from ftstan.node.handover_buffer import BufferedPublishes
@@ -28,6 +31,8 @@ from ftstan.node.handover_buffer import BufferedPublishes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from ftstan.base.disk import FileStat
 
     Member = Callable[[str], StoreOwner]
 
@@ -105,6 +110,156 @@ def test_an_owner_whose_path_names_no_other_datastore_goes_on(
     assert probe()
     a.confirm()
     a.verify_lock()
+    probe.close()
+
+
+@dataclass
+class Place(LocalDisk):
+    """The path of the datastore, with what an operator does to it."""
+
+    remounted: bool = False
+    """From now on it leads over another mount, which has a device number of its own."""
+    fault: tuple[str, int] | None = None
+    """The next call of that name finds the path in between."""
+    over: set[int] = field(default_factory=set)
+
+    def _meet(self, call: str) -> None:
+        if self.fault and self.fault[0] == call:
+            code = self.fault[1]
+            self.fault = None
+            raise OSError(code, os.strerror(code))
+
+    def open_dir(self, path: str) -> int:
+        self._meet("open_dir")
+        fd = super().open_dir(path)
+        if self.remounted:
+            self.over.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.over.discard(fd)
+        super().close(fd)
+
+    def fstat(self, fd: int) -> FileStat:
+        self._meet("fstat")
+        found = super().fstat(fd)
+        return found._replace(dev=found.dev + 1) if fd in self.over else found
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def owner(store: Path, place: Place) -> Iterator[StoreOwner]:
+    owner = StoreOwner(
+        place,
+        str(store),
+        server_id="A",
+        clock=ManualClock(),
+        in_group=True,
+        mountinfo="36 35 8:1 / / rw - ext4 /dev/sda1 rw\n",
+    )
+    owner.try_lock()
+    owner.activate()
+    yield owner
+    owner.close()
+
+
+def test_a_share_that_was_mounted_again_with_other_options_ends_nobody(
+    owner: StoreOwner, place: Place
+) -> None:
+    place.remounted = True
+    # Somebody asks before the first probe has written.
+    owner.verify_lock()
+    probe = probe_of(owner)
+    for _ in range(3):
+        assert probe()
+        owner.verify_lock()
+    owner.raise_epoch()
+    owner.verify_lock()
+    assert probe()
+    owner.confirm()
+    probe.close()
+
+
+@pytest.mark.parametrize("what", ["all", "no ft.watch", "a channel ft.watch"])
+def test_a_copy_on_another_device_ends_the_owner_at_the_next_probe(
+    owner: StoreOwner, store: Path, place: Place, what: str
+) -> None:
+    """Its ``ft.watch`` is the owner's own, as of the last probe."""
+    probe = probe_of(owner)
+    assert probe()
+    moved = store.rename(store.with_name("moved"))
+    shutil.copytree(moved, store)
+    place.remounted = True
+    if what != "all":
+        (store / WATCH_NAME).unlink()
+    if what == "a channel ft.watch":
+        (store / WATCH_NAME).mkdir()
+    with pytest.raises(FencedError, match="another datastore stands in the place"):
+        probe()
+    with pytest.raises(FencedError):
+        owner.confirm()
+    probe.close()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [WatchRecord(1, "B", 99), WatchRecord(2, "B", 1), WatchRecord(0, "A", 99)],
+    ids=["another server", "a successor", "a former activation"],
+)
+def test_on_another_device_only_a_record_of_this_activation_is_a_proof(
+    owner: StoreOwner, store: Path, place: Place, record: WatchRecord
+) -> None:
+    probe = probe_of(owner)
+    assert probe()
+    moved = store.rename(store.with_name("moved"))
+    shutil.copytree(moved, store)
+    (store / WATCH_NAME).write_bytes(record.encode())
+    place.remounted = True
+    with pytest.raises(FencedError, match="another datastore stands in the place"):
+        owner.verify_lock()
+    probe.close()
+
+
+def test_a_server_without_its_watch_file_proves_nothing_on_another_device(
+    owner: StoreOwner, store: Path, place: Place
+) -> None:
+    """A channel of an original server has the name."""
+    (store / WATCH_NAME).mkdir()
+    probe = probe_of(owner)
+    assert probe()
+    place.remounted = True
+    with pytest.raises(FencedError, match="another datastore stands in the place"):
+        probe()
+    probe.close()
+
+
+@pytest.mark.parametrize(
+    "fault", [("open_dir", errno.ENOENT), ("open_dir", errno.ESTALE), ("fstat", errno.ESTALE)]
+)
+def test_a_path_that_is_switched_back_while_it_is_looked_up_ends_nobody(
+    owner: StoreOwner, place: Place, fault: tuple[str, int]
+) -> None:
+    """``rm link; ln -s`` is not atomic."""
+    owner._verify_place()
+    place.fault = fault
+    owner._verify_place()
+    owner._verify_place()
+    assert place.fault is None
+
+
+def test_a_copy_from_before_ftstan_ends_the_owner(owner: StoreOwner, store: Path) -> None:
+    """A restore of what an original server wrote has no epochs, and a standby takes it as it is."""
+    probe = probe_of(owner)
+    assert probe()
+    store.rename(store.with_name("moved"))
+    store.mkdir()
+    (store / SERVER_NAME).touch()
+    with pytest.raises(FencedError, match="another datastore stands in the place"):
+        probe()
     probe.close()
 
 
