@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.cli import store_change
-from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of
+from ftstan.cli.terminal import (
+    message_row,
+    print_json,
+    print_table,
+    progress,
+    say,
+    size_of,
+    text_of,
+    time_of,
+)
 from ftstan.cli.words.store import EXIT_CLEAN, EXIT_DAMAGE
 from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.ft.lock import is_held
@@ -447,16 +456,7 @@ def _message_rows(
                     why = f"sequence {sequence}: {error.text}"
                     yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": 0, "why": why}
                     continue
-            yield {
-                "kind": "message",
-                "channel": channel,
-                "sequence": sequence,
-                "timestamp": timestamp,
-                "subject": text_of(subject),
-                "reply": text_of(reply),
-                "size": len(data),
-                "data": base64.b64encode(data).decode(),
-            }
+            yield message_row(channel, sequence, timestamp, subject=subject, reply=reply, data=data)
         for b in bad:
             yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": b.start, "why": b.why}
 

@@ -6,13 +6,21 @@ running server they see what it has committed.
 
 from __future__ import annotations
 
-import base64
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import ConfigError, StoreError, WireError
 from ftstan.cli import store_change
-from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of
+from ftstan.cli.terminal import (
+    message_row,
+    print_json,
+    print_table,
+    progress,
+    say,
+    size_of,
+    text_of,
+    time_of,
+)
 from ftstan.cli.words.store import EXIT_CLEAN, EXIT_DAMAGE
 from ftstan.stores.sql.tools.reading import Reading, blocks_of
 from ftstan.stores.sql.tools.verifying import DAMAGE, Wanted, check_database
@@ -270,16 +278,7 @@ def _messages(
                 why = f"sequence {at}: {error.text}"
                 yield {"kind": "bad", "file": f"{name}/Messages", "offset": 0, "why": why}
                 continue
-            yield {
-                "kind": "message",
-                "channel": name,
-                "sequence": sequence,
-                "timestamp": timestamp,
-                "subject": text_of(subject),
-                "reply": text_of(reply),
-                "size": len(data),
-                "data": base64.b64encode(data).decode(),
-            }
+            yield message_row(name, sequence, timestamp, subject=subject, reply=reply, data=data)
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -5,12 +5,13 @@ Decides nothing about the store.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime as dt
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ftstan.base.codes import with_code
 
@@ -147,6 +148,22 @@ def progress(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda size: bar.update(task, advance=size)
+
+
+def message_row(
+    channel: str, sequence: int, timestamp: int, *, subject: bytes, reply: bytes, data: bytes
+) -> dict[str, Any]:
+    """What is shown of a message; ``timestamp`` in nanoseconds."""
+    return {
+        "kind": "message",
+        "channel": channel,
+        "sequence": sequence,
+        "timestamp": timestamp,
+        "subject": text_of(subject),
+        "reply": text_of(reply),
+        "size": len(data),
+        "data": base64.b64encode(data).decode(),
+    }
 
 
 def text_of(data: bytes) -> str:
