@@ -55,9 +55,9 @@ def free_ports(count: int) -> list[int]:
     get its port back.
     """
     # Workers of one test run each have a range of their own: a port is free until its server
-    # starts.
+    # starts. All are below those that listeners choose for the NATS servers behind them.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
-    found = ports.free_ports(count, 20_000 + 1_500 * worker, 1_500, but=_GIVEN)
+    found = ports.free_ports(count, 16_000 + 1_400 * worker, 1_400, but=_GIVEN)
     _GIVEN.extend(found)
     return found
 

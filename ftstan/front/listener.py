@@ -30,7 +30,7 @@ _LOOK_S: Final = 0.001
 #: The first and the last port of outgoing connections.
 _OUTGOING: Final = "/proc/sys/net/ipv4/ip_local_port_range"
 #: So many below it are tried, so often.
-_BELOW: Final = 16_000
+_BELOW: Final = 5_000
 _TRIES: Final = 50
 
 
@@ -69,8 +69,7 @@ class Front:
         self._socket = _listening(host, max(port, 0))
         self.host = host
         self.port: int = self._socket.getsockname()[1]
-        self.server_port = free_port()
-        """Where the NATS server is to listen, on the loopback."""
+        self.choose_server_port()
         self.is_direct = False
         self._ordering = threading.Lock()
         self._orders = 0
@@ -85,6 +84,11 @@ class Front:
         )
         self._thread = threading.Thread(target=self._switch.run, name="front", daemon=True)
         self._thread.start()
+
+    def choose_server_port(self) -> None:
+        """Choose a port for the NATS server, before it listens."""
+        self.server_port = free_port()
+        """Where the NATS server is to listen, on the loopback."""
 
     @property
     def address(self) -> str:

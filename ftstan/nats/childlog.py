@@ -41,6 +41,7 @@ _OURS = (
     "PROXY protocol enabled for client connections",
 )
 LISTENING = "Listening for client connections on "
+NOT_LISTENING = "Error listening on port: "
 #: What follows that line if the NATS server has TLS.
 TLS_REQUIRED = "TLS required for client connections"
 

@@ -12,6 +12,7 @@ import asyncio
 import os
 import shutil
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base import log
@@ -36,6 +37,8 @@ STOP_WITHIN_S = 3.0
 #: A child that a signal has stopped (SIGSTOP) has so long to go on.
 STOPPED_FOR_S = 5.0
 _LOOK_EVERY_S = 0.5
+#: So often another port behind the listener is tried.
+_OTHER_PORTS = 5
 _READY_POLL_S = 0.002
 
 
@@ -148,7 +151,15 @@ class NatsServerChild:
         child's own words when it ends first (``Error listening on port: ...``) or is not ready
         within 10 s; nothing is left running then.
         """
-        await self._spawn()
+        others = _OTHER_PORTS
+        while self.pid is None:
+            try:
+                await self._spawn()
+            except NatsError:
+                if not others or not self._is_port_taken():
+                    raise
+                others -= 1
+                self._choose_port()
         self._supervisor = tasks.spawn(self._supervise(), "nats-server")
 
     async def stop(self) -> None:
@@ -221,6 +232,22 @@ class NatsServerChild:
     async def drained(self) -> None:
         """Wait for the end of a child that was told ``lame_duck``."""
         await self._drained.wait()
+
+    def _is_port_taken(self) -> bool:
+        """Whether somebody has taken the port behind the listener since it was chosen."""
+        options = self._options
+        taken = f"{childlog.NOT_LISTENING}{options.host}:{options.port},"
+        return self._front is not None and self._last_words.startswith(taken)
+
+    def _choose_port(self) -> None:
+        assert self._front is not None
+        former = self._options.port
+        self._front.choose_server_port()
+        self._options = replace(self._options, port=self._front.server_port)
+        self._sink.info(
+            f"another process has taken port {former}, where nats-server was to listen behind the "
+            f"client port: trying {self._options.port}"
+        )
 
     def _placed(self, options: NatsServerOptions) -> NatsServerOptions:
         if self._front is None:

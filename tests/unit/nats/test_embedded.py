@@ -18,6 +18,7 @@ import pytest
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions
+from ftstan.front.listener import Front
 from ftstan.nats import binary, embedded, launch
 from ftstan.nats.binary import binary_path, binary_version
 from ftstan.nats.embedded import Backoff, NatsServerChild, NatsServerOptions
@@ -152,6 +153,29 @@ def test_the_wait_before_a_restart_doubles_and_starts_again_after_a_good_life() 
     assert [backoff.after(0) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert backoff.after(10) == 0.1
     assert backoff.after(9.9) == 0.2
+
+
+@pytest.mark.processes
+def test_a_port_behind_the_listener_that_was_taken_meanwhile_is_another_one_then() -> None:
+    async def work() -> None:
+        log = Recorder()
+        front = Front("127.0.0.1", 0, max_line=0, max_pending=0)
+        taken = front.server_port
+        try:
+            child = NatsServerChild(options(), sink=log, front=front)
+            with socket.create_server(("127.0.0.1", taken)):
+                await child.start()
+            try:
+                assert front.server_port != taken
+                assert child.link_url.endswith(f":{front.server_port}")
+                connect(child.link_url).close()
+                assert log.find(f"another process has taken port {taken}, where nats-server was to")
+            finally:
+                await child.stop()
+        finally:
+            front.stop()
+
+    run(work())
 
 
 @pytest.mark.processes
