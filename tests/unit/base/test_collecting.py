@@ -83,7 +83,13 @@ def test_old_cycles_are_collected_within_the_hour_also_those_that_were_set_aside
     assert again() is None
 
 
-def test_who_has_not_begun_leaves_the_collector_alone() -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
+def test_who_has_not_begun_leaves_the_collector_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for name in ("collect", "freeze", "unfreeze", "set_threshold"):
+        monkeypatch.setattr(gc, name, lambda *_, name=name: called.append(name))
     Collecting().look(1e9)
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert not called
+    begun = Collecting()
+    begun.begin(0)
+    begun.look(EVERYTHING_S)
+    assert called == ["collect", "freeze", "set_threshold", "unfreeze", "collect", "freeze"]
