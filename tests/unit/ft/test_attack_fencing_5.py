@@ -151,6 +151,48 @@ def test_the_first_server_of_ours_serves_what_an_original_acked_behind_a_record_
     assert bodies(second) == expected | {max(expected) + 1: b"ours"}
 
 
+def sync(disk: SimDisk, *names: str) -> None:
+    """As the original does it before it acknowledges."""
+    root = disk.open_dir("/store")
+    folder = disk.open_dir_at(root, "foo")
+    for name in names:
+        fd = disk.open(folder, name, os.O_RDWR)
+        disk.fsync(fd)
+        disk.close(fd)
+    for handle in (folder, root):
+        disk.close(handle)
+
+
+@pytest.mark.parametrize("more", [(), (b"as many", b"as in", b"the former one")])
+def test_in_the_next_slice_the_original_went_on_behind_records_without_an_entry(
+    more: tuple[bytes, ...],
+) -> None:
+    disk = simulated()
+    disk.make_dirs("/store/foo")
+    original_stores(disk, 1, 1, b"one")
+    sync(disk, "msgs.1.dat", "msgs.1.idx")
+    original_stores(disk, 1, 2, b"never acked", b"nor this", b"nor that", entries=False)
+    original_stores(disk, 2, 2, b"acked", *more)
+    expected = dict(enumerate([b"one", b"acked", *more], 1))
+    first = FileNode(disk, owner=Owner(3, ours_from=4097))
+    assert first.store.quarantined == []
+    assert bodies(first) == expected
+    assert first.put(b"ours") == {}
+    first.tick()
+    second = first.successor(disk.crash(mode=CrashMode.LOST))
+    assert second.store.quarantined == []
+    assert bodies(second) == expected | {max(expected) + 1: b"ours"}
+
+
+def test_two_contents_of_one_sequence_that_both_have_an_entry_are_for_the_operator() -> None:
+    disk = simulated()
+    disk.make_dirs("/store/foo")
+    original_stores(disk, 1, 1, b"one", b"two")
+    original_stores(disk, 2, 2, b"another two")
+    first = FileNode(disk, owner=Owner(3, ours_from=4097))
+    assert first.store.quarantined == ["foo"]
+
+
 # ---- calls that fail between two steps
 # --------------------------------------------------------------------------------------------------
 

@@ -206,6 +206,12 @@ def _merge(
             if bytes_of(env, slog.dirfd, f, f.first, until) != bytes_of(
                 env, slog.dirfd, before, f.first, until
             ):
+                if before.number < f.number and 0 < before.claimed < f.first:
+                    # What its index does not name was taken for nothing by the original that went
+                    # on in the later slice.
+                    out[-1] = (before, f.first - 1)
+                    out.append((f, last))
+                    continue
                 v.damage.append(
                     (
                         dat_name(f.number),
