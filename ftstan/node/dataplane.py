@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ftstan.node.awake import Awake
     from ftstan.node.handover_buffer import HandoverBuffer
     from ftstan.node.pipeline import Serving
+    from ftstan.node.reserved_link import ReservedLink
 
 T = TypeVar("T")
 
@@ -102,6 +103,8 @@ class DataPlane:
         """What a member keeps that is about to serve; it is read while nothing is served."""
         self.follower: Follower | None = None
         """How a node of a cluster follows its leader, while it does."""
+        self.reserved: ReservedLink | None = None
+        """What keeps the link of a standby; it is read while nothing else is there."""
         self.awake = awake
         """What keeps this thread's processor awake, and that of the NATS server."""
         self._on_end = on_end
@@ -188,8 +191,8 @@ class DataPlane:
             station.turn(readable=readable or arrived)
 
     @property
-    def _station(self) -> Serving | HandoverBuffer | Follower | None:
-        return self.serving or self.handover_buffer or self.follower
+    def _station(self) -> Serving | HandoverBuffer | Follower | ReservedLink | None:
+        return self.serving or self.handover_buffer or self.follower or self.reserved
 
     def _run_calls(self) -> None:
         while self._inbox:

@@ -43,6 +43,7 @@ from ftstan.ft.warm import NoWarm
 from ftstan.nats import tasks
 from ftstan.node.handover import SWITCHOVER_S, Handover, no_successor
 from ftstan.node.peers import Peers
+from ftstan.node.reserved_link import ReservedLink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -191,6 +192,7 @@ class FtGroup:
         if self._standby.mixed and (line := too_slow_line(self._node.options.ft)):
             log.stream.warning(line)
         await self._control.start()
+        await self._reserve_link()
         self._warm.start()
         self._spawn(self._wait_for_nats())
 
@@ -198,6 +200,21 @@ class FtGroup:
         if not self._owner.has_directory:
             return NoWarm()
         return self._node.warm_class(LocalDisk(), self._owner.path, self._node.clock)
+
+    async def _reserve_link(self) -> None:
+        """Keep the connection on which this member would serve."""
+        node = self._node
+
+        def reserve() -> None:
+            assert node.link is not None
+            if node.plane.reserved is not None:
+                return
+            if node.plane.handover_buffer is None:
+                # Nobody would read what somebody has subscribed to on it.
+                node.link.close()
+            node.plane.reserved = ReservedLink(node.link, node.clock)
+
+        await node.call(reserve)
 
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()
@@ -430,6 +447,7 @@ class FtGroup:
             )
         except FencedError as error:
             await node.call(self._life.give_back)
+            await self._reserve_link()
             self._warm = self._new_warm()
             self._warm.start()
             self._event(sb.ActivationLost(error.text))
@@ -507,6 +525,7 @@ class FtGroup:
         self._active = self._activation = None
         node.role = NodeState.STANDBY
         await node.call(self._life.give_back)
+        await self._reserve_link()
         self._warm = self._new_warm()
         self._warm.start()
         self.trouble = error.text

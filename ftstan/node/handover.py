@@ -346,6 +346,8 @@ class Handover:
         )
 
         def opened() -> None:
+            if node.plane.reserved is not None:
+                node.plane.reserved.hand_on()
             buffer.open()
             node.plane.handover_buffer = buffer
 

@@ -515,6 +515,10 @@ class Node(Context):
     def _open(self, serving: Serving, ahead: BufferedPublishes | None) -> None:
         if self._no_more.is_set():
             raise StoppedError("the server stops")
+        if self.plane.reserved is not None:
+            if ahead is None:
+                self.plane.reserved.hand_on()
+            self.plane.reserved = None
         with contextlib.suppress(NatsError):
             # In a group NATS may be away for a moment; the loop goes on trying.
             serving.open_link(ahead)
@@ -589,7 +593,7 @@ class Node(Context):
             self.front.be_direct(on=False)
         serving = self.plane.serving
         self.plane.serving = None
-        self.plane.follower = None
+        self.plane.follower = self.plane.reserved = None
         if serving is not None:
             self._store = None
             try:
@@ -653,7 +657,8 @@ class Node(Context):
         """When the data plane's thread is over in a program that goes on: what is open is given
         back.
         """
-        self.plane.serving = self.plane.handover_buffer = self.plane.follower = None
+        self.plane.serving = self.plane.handover_buffer = None
+        self.plane.follower = self.plane.reserved = None
         self._abandon()
         if self.link is not None:
             self.link.close()

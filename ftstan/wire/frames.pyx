@@ -259,6 +259,11 @@ cdef class Parser:
         self.kept = bytearray()
         self.max_payload = max_payload
 
+    @property
+    def unfinished(self):
+        """The bytes of a frame that is not complete yet."""
+        return bytes(self.kept)
+
     def feed(self, data not None):
         """Take more bytes; return the frames completed by them, each a tuple that starts with its
         name.

@@ -9,7 +9,9 @@ import os
 import shutil
 import signal
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,58 @@ def connected(port: int, name: str = "me") -> StanClient:
     client = StanClient(port, name)
     client.connect()
     return client
+
+
+# ---- a NATS server without room
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_standby_takes_over_where_clients_take_each_place_that_the_nats_server_has(
+    stage: Stage,
+) -> None:
+    nats = stage.nats(settings="max_connections: 16\n")
+    a, b = stage.pair_on(nats)
+    client = connected(nats.port)
+    client.publish(CHANNEL, b"before")
+    crowd: list[socket.socket] = []
+
+    def let_in() -> bool:
+        """One more comes, if there is room."""
+        one = socket.create_connection((HOST, nats.port))
+        one.settimeout(10)
+        one.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
+        said = b""
+        while b"PONG" not in said and b"-ERR" not in said and (more := one.recv(4096)):
+            said += more
+        if b"PONG" not in said:
+            one.close()
+            return False
+        crowd.append(one)
+        return True
+
+    while let_in():
+        pass
+    full = len(crowd)
+    with ThreadPoolExecutor(1) as pool:
+        over = threading.Event()
+
+        def press() -> None:
+            while not over.is_set():
+                let_in()
+
+        pressed = pool.submit(press)
+        try:
+            a.kill()
+            b.wait_for(READY)
+        finally:
+            over.set()
+        pressed.result()
+    # They have taken what was the former owner's.
+    assert len(crowd) > full > 0
+    client.publish(CHANNEL, b"after")
+    assert client.read_to(CHANNEL, 2) == {1: b"before", 2: b"after"}
+    for one in crowd:
+        one.close()
 
 
 # ---- storage

@@ -425,6 +425,13 @@ CODES: Final = (
         page="sql.md#groups",
     ),
     Code(
+        2129,
+        "ft: the connection to NATS on which this member would serve cannot be made: ..",
+        "Start the NATS server, or raise its `max_connections`: clients take each place that is "
+        "free",
+        page="ft.md",
+    ),
+    Code(
         2199,
         "",
         "Every other reason why a server ended: do what the line says, and start it again "

@@ -123,10 +123,6 @@ def test_a_successor_whose_storage_refuses_it_keeps_nobody_waiting_for_it() -> N
         settled(group, client)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a standby makes its data link when it takes over, and may then find no room for it",
-)
 def test_a_nats_server_that_is_full_keeps_nobody_from_taking_over() -> None:
     """``max_connections``: clients wait for every place that somebody leaves."""
     with group_of(replace(LOCAL, members=3)) as group:
