@@ -63,6 +63,11 @@ class Cluster:
                 port=self._ports[node],
             )
 
+    def start_ended(self) -> None:
+        """Start each node again that has ended."""
+        for node in [node for node, server in self.servers.items() if not server.running]:
+            self.start(node)
+
     def leader(self, *, but: str = "") -> str:
         """The node that leads, waited for; not ``but``."""
 
@@ -99,12 +104,14 @@ class Cluster:
     def wait_until_level(self) -> None:
         """Until every node has read what the one that leads has written by now."""
         node = self.leader()
+        goal = 0
 
-        def leading() -> int:
-            return max((r.sequence for r in self.reports(node).values() if r.leads), default=0)
+        def leading() -> bool:
+            nonlocal goal
+            goal = max((r.sequence for r in self.reports(node).values() if r.leads), default=0)
+            return goal > 0
 
         until(leading, "the leader's report")
-        goal = leading()
 
         def level() -> bool:
             said = self.reports(node)
