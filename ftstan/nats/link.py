@@ -15,6 +15,7 @@ import math
 import select
 import socket
 import ssl
+import threading
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import NatsError
@@ -40,6 +41,8 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 1024 * 1024
 _DEFAULT_MAX_PAYLOAD = 1024 * 1024
 _DROP_BYTES = 64 * 1024
+#: For each address of a server that a thread tries.
+_REACH_S = 2.0
 # A peer that vanished without a word (power, cable): noticed after 25 s of silence, or 30 s of
 # unacknowledged data.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -114,15 +117,24 @@ class Link:
         """
         return _login(self._name, self._urls[0], self._options, {"headers": True}) + then
 
+    def reach(self) -> Reach:
+        """Begin to open a connection to the first of ``urls``, for a caller that must not wait."""
+        return Reach(self._urls[0])
+
     def connect(
-        self, timeout: float, then: bytes = b"", *, opened: socket.socket | None = None
+        self,
+        timeout: float,
+        then: bytes = b"",
+        *,
+        opened: socket.socket | None = None,
+        reached: socket.socket | None = None,
     ) -> None:
         """Try each URL once, all within ``timeout`` seconds (name resolution apart), and return
         with the link up.
 
         ``then`` is sent with the login, and holds a round trip earlier than what is sent later. Its
         answers are in ``leftover``, or still on their way. ``opened`` is a connection to the first
-        of ``urls``, on which ``hello(then)`` has been sent.
+        of ``urls``, on which ``hello(then)`` has been sent, ``reached`` one on which nothing has.
 
         Raises ``NatsError``: a server's own refusal if there was one (``nats: Authorization
         Violation``), else ``UnreachableError``, ``nats: no servers available for connection`` with
@@ -135,10 +147,11 @@ class Link:
             url = self._urls[0]
             share = max(end - self._clock.mono(), 0.0) / left
             try:
-                self._dial(url, self._clock.mono() + share, then, opened)
+                self._dial(url, self._clock.mono() + share, then, opened, reached)
             except NatsError as error:
                 failures.append(error)
-                self._next_url()
+                self.next_url()
+                opened = reached = None
             else:
                 self.url_shown = url.shown
                 return
@@ -241,15 +254,27 @@ class Link:
     def _lost(self, why: str) -> ConnectionLostError:
         self.close()
         # The server that failed goes to the end of the queue.
-        self._next_url()
+        self.next_url()
         return ConnectionLostError(f"nats: connection to {self.url_shown} lost: {why}")
 
-    def _next_url(self) -> None:
+    def next_url(self) -> None:
+        """Try the next of ``urls`` first from now on."""
         self._urls.append(self._urls.pop(0))
 
-    def _dial(self, url: NatsUrl, end: float, then: bytes, opened: socket.socket | None) -> None:
+    def _dial(
+        self,
+        url: NatsUrl,
+        end: float,
+        then: bytes,
+        opened: socket.socket | None,
+        reached: socket.socket | None,
+    ) -> None:
         try:
-            sock = opened or socket.create_connection((url.host, url.port), self._remaining(end))
+            sock = (
+                opened
+                or reached
+                or socket.create_connection((url.host, url.port), self._remaining(end))
+            )
             _prepare(sock)
             if self.through is not None and opened is None:
                 sock = self.through(sock)
@@ -278,13 +303,74 @@ class Link:
             self.close()
             raise NatsError("nats: this link was cut")
         self.info = info
-        self.max_payload = int(info.get("max_payload", _DEFAULT_MAX_PAYLOAD))
+        self.max_payload = max_payload(info)
         self.leftover = bytes(handshake.buffer)
+
+    def take_info(self, text: bytes) -> None:
+        """An INFO that came later. Raises ``ConnectionLostError`` for what is none."""
+        info: object = None
+        with contextlib.suppress(ValueError, RecursionError):
+            info = json.loads(text)
+        if not isinstance(info, dict):
+            raise ConnectionLostError(
+                f"{self.url_shown} does not speak NATS: it said INFO {text[:40]!r}"
+            )
+        self.info = info
+        self.max_payload = max_payload(info, self.max_payload)
 
     def _remaining(self, end: float) -> float:
         # Zero would mean "do not block" to the socket; a deadline that has passed still gets one
         # short try.
         return max(end - self._clock.mono(), 0.001)
+
+
+class Reach:
+    """A TCP connection that is being opened on a thread: names may be looked up for minutes."""
+
+    def __init__(self, url: NatsUrl) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._is_left = False
+        self._socket: socket.socket | None = None
+        self._why = ""
+        threading.Thread(target=self._open, name="nats-reach", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether ``take`` has an answer."""
+        return self._is_over
+
+    def take(self) -> socket.socket:
+        """The connection, once it ``is_over``. Raises ``UnreachableError``."""
+        if self._socket is None:
+            raise UnreachableError(f"{self._url.shown}: {self._why}")
+        return self._socket
+
+    def leave(self) -> None:
+        """Nobody wants it any more."""
+        with self._lock:
+            self._is_left = True
+            if self._socket is not None:
+                self._socket.close()
+
+    def _open(self) -> None:
+        made = None
+        try:
+            made = socket.create_connection((self._url.host, self._url.port), _REACH_S)
+        except OSError as error:
+            self._why = _reason(error)
+        with self._lock:
+            self._socket = made
+            self._is_over = True
+            if made is not None and self._is_left:
+                made.close()
+
+
+def max_payload(info: dict[str, Any], default: int = _DEFAULT_MAX_PAYLOAD) -> int:
+    """The limit in bytes that a server's INFO names."""
+    found = info.get("max_payload")
+    return found if isinstance(found, int) and found > 0 else default
 
 
 class _Handshake:

@@ -207,11 +207,10 @@ class FtGroup:
 
         def reserve() -> None:
             assert node.link is not None
-            if node.plane.reserved is not None:
+            if node.plane.reserved is not None or node.plane.handover_buffer is not None:
                 return
-            if node.plane.handover_buffer is None:
-                # Nobody would read what somebody has subscribed to on it.
-                node.link.close()
+            # Nobody would read what somebody has subscribed to on it.
+            node.link.close()
             node.plane.reserved = ReservedLink(node.link, node.clock)
 
         await node.call(reserve)

@@ -32,6 +32,7 @@ from ftstan.ft.handover import (
     split_keys,
 )
 from ftstan.node.handover_buffer import BufferedPublishes, HandoverBuffer
+from ftstan.node.reserved_link import ReservedLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -350,6 +351,8 @@ class Handover:
                 node.plane.reserved.hand_on()
             buffer.open()
             node.plane.handover_buffer = buffer
+            # Nobody else reads the link until it serves, or is given back.
+            node.plane.reserved = None
 
         try:
             await node.call(opened)
@@ -400,9 +403,15 @@ class Handover:
         """Let go of what was kept; returns how many publishes that were, as the log says, too."""
 
         def drop() -> int:
-            buffer = self._node.plane.handover_buffer
-            self._node.plane.handover_buffer = None
-            return buffer.give_up(why) if buffer is not None else 0
+            node = self._node
+            buffer = node.plane.handover_buffer
+            node.plane.handover_buffer = None
+            if buffer is None:
+                return 0
+            reserved = None
+            if not node.stopping.is_set():
+                reserved = node.plane.reserved = ReservedLink(buffer.link, node.clock)
+            return buffer.give_up(why, reserved)
 
         self._node.unbridged += (dropped := await self._node.call(drop))
         if dropped:

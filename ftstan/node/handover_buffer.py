@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.nats.link import Link
+    from ftstan.node.reserved_link import ReservedLink
 
 #: Bytes that are kept at most. What arrives beyond that makes the buffer worthless: it is dropped
 #: as a whole.
@@ -126,16 +127,19 @@ class HandoverBuffer:
                 if n < len(view):
                     return
 
-    def give_up(self, why: str) -> int:
-        """Let go of what was kept, and of the link.
+    def give_up(self, why: str, reserved: ReservedLink | None = None) -> int:
+        """Let go of what was kept, and leave the link to ``reserved``; else it is closed.
 
         Returns how many publishes that were, with those of an earlier call.
         """
         self.broken = self.broken or why
-        self.link.close()
-        data = self._data
+        data = bytes(self._data)
         self._data = bytearray()
-        self._dropped += count_publishes(bytes(data), self.link.max_payload, self.rows)
+        self._dropped += count_publishes(data, self.link.max_payload, self.rows)
+        if reserved is None:
+            self.link.close()
+        else:
+            reserved.take_back(data, [sid for _, sid in self.rows])
         return self._dropped
 
     def hand_on(self, answered: dict[bytes, int]) -> BufferedPublishes:

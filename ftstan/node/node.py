@@ -593,7 +593,8 @@ class Node(Context):
             self.front.be_direct(on=False)
         serving = self.plane.serving
         self.plane.serving = None
-        self.plane.follower = self.plane.reserved = None
+        self.plane.follower = None
+        self._end_reserved()
         if serving is not None:
             self._store = None
             try:
@@ -647,6 +648,11 @@ class Node(Context):
             self.owner.release()
         self.note_epoch()
 
+    def _end_reserved(self) -> None:
+        if self.plane.reserved is not None:
+            self.plane.reserved.end()
+            self.plane.reserved = None
+
     def _abandon(self) -> None:
         store = self._store
         self._store = None
@@ -658,7 +664,8 @@ class Node(Context):
         back.
         """
         self.plane.serving = self.plane.handover_buffer = None
-        self.plane.follower = self.plane.reserved = None
+        self.plane.follower = None
+        self._end_reserved()
         self._abandon()
         if self.link is not None:
             self.link.close()

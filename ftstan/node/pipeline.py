@@ -10,7 +10,6 @@ link is back.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
@@ -173,6 +172,9 @@ class Serving:
             )
             self.link.close()
             ahead = None
+        elif ahead is not None and not self.link.connected:
+            self._tell_unread(ahead.data)
+            ahead = None
         self._count_kept()
         if not self.link.connected:
             self.link.connect(_CONNECT_TIMEOUT_S)
@@ -213,8 +215,11 @@ class Serving:
             return
         self._is_kept = False
         unread = bytes(self._buffer[self._start : self._end])
-        count = count_publishes(unread, self.broker.max_payload, self.broker.publish_rows)
         self._start = self._end = 0
+        self._tell_unread(unread)
+
+    def _tell_unread(self, unread: bytes) -> None:
+        count = count_publishes(unread, self.broker.max_payload, self.broker.publish_rows)
         if count:
             self.unbridged += count
             log.warning(
@@ -449,10 +454,8 @@ class Serving:
                     # still be late on its way through other NATS servers.
                     self._forget_at = min(self._forget_at, self._clock.mono() + _LATE_COPIES_S)
             elif kind == _INFO:
-                self.link.info = json.loads(text)
-                self.broker.max_payload = int(
-                    self.link.info.get("max_payload", self.broker.max_payload)
-                )
+                self.link.take_info(text)
+                self.broker.max_payload = self.link.max_payload
             elif kind == _ERR:
                 log.error(
                     f'connection "{self._name}": {text.decode("utf-8", "replace").strip()}',

@@ -8,7 +8,6 @@ subscribed on it. Lives on the data plane's thread, and is its station while the
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base import log
@@ -18,18 +17,23 @@ from ftstan.nats.pulse import Pulse
 from ftstan.wire.frames import Parser
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ftstan.base.clock import Clock
-    from ftstan.nats.link import Link
+    from ftstan.nats.link import Link, Reach
 
 #: This thread polls the lock, too: a NATS server that does not answer must not hold that up.
 _CONNECT_S: Final = 0.5
 _SEND_S: Final = 0.5
+#: Between two looks whether a connection is open.
+_REACH_S: Final = 0.05
 #: Between two attempts to connect: at first, and at most.
-_RETRY_S: Final = 0.5
+_RETRY_S: Final = 0.25
 _RETRY_MOST_S: Final = 8.0
 #: Between two looks whether the server still answers.
 _LOOK_S: Final = 0.5
-_ANSWER_S: Final = 0.25
+#: A server that lets its clients wait for longer than this will not serve soon, either.
+_ANSWER_S: Final = 1.0
 _CHUNK: Final = 1 << 16
 
 
@@ -41,14 +45,18 @@ class ReservedLink:
         self._clock = clock
         self._wait = _RETRY_S
         self._told = False
-        self._begin()
+        self._reach: Reach | None = None
+        self._begin(0.0)
 
-    def _begin(self) -> None:
-        self._due = self._clock.mono()
-        self._looked = self._due
-        self._pulse = Pulse(self._due)
+    def _begin(self, wait: float) -> None:
+        now = self._clock.mono()
+        self._due = now + wait
+        self._looked = now
+        self._pulse = Pulse(now)
         self._parser = Parser()
         self._asked = 0
+        self._drops = False
+        """Whether messages are on their way that nobody wants any more."""
 
     def fileno(self) -> int:
         """The descriptor that is read; -1 when it is closed."""
@@ -65,25 +73,26 @@ class ReservedLink:
 
     def turn(self, *, readable: bool) -> None:
         """Read what has arrived, see whether the server is there, and connect if it is not."""
+        is_due = self._clock.mono() >= self._due
         if not self._link.connected:
-            if self._clock.mono() >= self._due:
+            if is_due:
                 self._connect()
             return
         try:
             if readable:
                 self._read()
-            if self._clock.mono() >= self._due:
+            if is_due:
                 self._look()
         except (NatsError, WireError):
             # That NATS is away is told by the connection of the group.
-            self._link.close()
-            self._begin()
+            self._lose()
 
     def hand_on(self) -> None:
         """Leave the link to who subscribes on it from now on: connected, and with nothing on its
         way; or closed.
         """
         link = self._link
+        self.end()
         try:
             self._hear_all()
             if link.connected:
@@ -91,7 +100,32 @@ class ReservedLink:
                 link.leftover = self._parser.unfinished
         except (NatsError, WireError):
             link.close()
-        self._begin()
+        self._begin(0.0)
+
+    def take_back(self, data: bytes, sids: Sequence[int]) -> None:
+        """Keep a link on which somebody has subscribed, and had an answer to one PING.
+
+        ``data``: all that has come since then. Nothing of it, nor of what is on its way, is wanted.
+        """
+        self._begin(_LOOK_S)
+        if not self._link.connected:
+            self._due = self._clock.mono()
+            return
+        self._drops = True
+        try:
+            self._take(data)
+            lines = b"".join(b"UNSUB %d\r\n" % sid for sid in sids)
+            self._link.send(lines + b"PING\r\n", _SEND_S)
+        except (NatsError, WireError):
+            self._lose()
+        else:
+            self._asked = 1
+
+    def end(self) -> None:
+        """Begin no connection any more."""
+        if self._reach is not None:
+            self._reach.leave()
+            self._reach = None
 
     def _hear_all(self) -> None:
         """Wait for answers: one that comes later would be taken for that to another question."""
@@ -103,9 +137,26 @@ class ReservedLink:
             self._link.wait(left)
             self._read()
 
+    def _lose(self) -> None:
+        self._link.close()
+        self._begin(self._wait)
+        self._wait = min(2 * self._wait, _RETRY_MOST_S)
+
     def _connect(self) -> None:
+        if self._reach is None:
+            self._reach = self._link.reach()
+        if not self._reach.is_over:
+            self._due = self._clock.mono() + _REACH_S
+            return
+        reach = self._reach
+        self._reach = None
         try:
-            self._link.connect(_CONNECT_S)
+            try:
+                reached = reach.take()
+            except NatsError:
+                self._link.next_url()
+                raise
+            self._link.connect(_CONNECT_S, reached=reached)
         except NatsError as error:
             if not self._told:
                 self._told = True
@@ -113,22 +164,18 @@ class ReservedLink:
                     "ft: the connection to NATS on which this member would serve cannot be made: "
                     f"{error.text}"
                 )
-            self._begin()
-            self._due += self._wait
-            self._wait = min(2 * self._wait, _RETRY_MOST_S)
+            self._lose()
             return
         if self._told:
             log.stream.info("ft: the connection to NATS on which this member would serve is there")
         self._told = False
-        self._wait = _RETRY_S
-        self._begin()
-        self._due += _LOOK_S
+        self._begin(_LOOK_S)
         leftover = self._link.leftover
         self._link.leftover = b""
         try:
             self._take(leftover)
         except (NatsError, WireError):
-            self._link.close()
+            self._lose()
 
     def _look(self) -> None:
         now = self._clock.mono()
@@ -151,15 +198,21 @@ class ReservedLink:
                     return
 
     def _take(self, data: bytes) -> None:
-        link = self._link
         for kind, *words in self._parser.feed(data):
             self._pulse.heard(self._clock.mono())
             if kind == "PING":
-                link.send(b"PONG\r\n", _SEND_S)
+                self._link.send(b"PONG\r\n", _SEND_S)
             elif kind == "PONG":
-                self._asked -= 1
+                self._answered()
             elif kind == "INFO":
-                link.info = json.loads(words[0])
-                link.max_payload = int(link.info.get("max_payload", link.max_payload))
-            elif kind != "+OK":
+                self._link.take_info(words[0])
+            elif kind != "+OK" and not (self._drops and kind in {"MSG", "HMSG"}):
                 raise NatsError(f"nats: {kind} on a connection without subscriptions")
+
+    def _answered(self) -> None:
+        if not self._asked:
+            return
+        self._asked -= 1
+        if not self._asked:
+            self._drops = False
+            self._wait = _RETRY_S

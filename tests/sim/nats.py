@@ -271,8 +271,28 @@ class SimLink:
     def renew(self, _options: object) -> None:
         """There is no login."""
 
-    def connect(self, _timeout: float) -> None:
+    def reach(self) -> SimLink:
+        """There is nothing to wait for."""
+        return self
+
+    is_over = True
+
+    def take(self) -> None:
+        """Nothing has been opened."""
+
+    def leave(self) -> None:
+        """Nothing has been begun."""
+
+    def next_url(self) -> None:
+        """There is one."""
+
+    def take_info(self, text: bytes) -> None:
+        """Never called."""
+        raise AssertionError(f"the hub says no INFO: {text!r}")
+
+    def connect(self, _timeout: float, reached: None = None) -> None:
         """Connect. Raises ``NatsError``."""
+        del reached
         self.close()
         if self._is_cut:
             raise NatsError("nats: this link was cut")
