@@ -769,6 +769,12 @@ CODES: Final = (
         page="store.md#9-repair-guide",
     ),
     Code(
+        4024,
+        'channel "..": .. has records of sequences .. to .. that its index does not name, and ..',
+        "Nothing: the original server went on without them, and they were never acknowledged",
+        page="store.md#7-damage",
+    ),
+    Code(
         4101,
         'publishes to channel ".." fail: ..',
         "Storage refused a write: free space, then the kernel log",

@@ -4,6 +4,7 @@ between, floods of words.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from dataclasses import replace
@@ -23,9 +24,9 @@ from tests.sim.ft.test_named import group_of, move
 from tests.sim.nats import Packet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from tests.sim.ft.group import Shape
+    from tests.sim.ft.group import Group, Shape
     from tests.sim.ft.nodes import Node
     from tests.sim.nats import Connection
 
@@ -123,31 +124,98 @@ def test_a_successor_whose_storage_refuses_it_keeps_nobody_waiting_for_it() -> N
         settled(group, client)
 
 
+@contextlib.contextmanager
+def crowded(group: Group) -> Iterator[Callable[[], None]]:
+    """The NATS server is full meanwhile; gives what lets those in who wait, as places become
+    free.
+    """
+    hub = group.hub
+    connect = hub.connect
+    most = len(hub.connections)
+
+    def let_in(*arguments: object) -> Connection:
+        if len(hub.connections) >= most:
+            raise NatsError("nats: maximum connections exceeded")
+        return connect(*arguments)  # type: ignore[arg-type]
+
+    def push() -> None:
+        with contextlib.suppress(NatsError):
+            while True:
+                let_in(None, lambda *_: None)
+
+    hub.connect = let_in  # type: ignore[method-assign, assignment]
+    yield push
+    hub.connect = connect  # type: ignore[method-assign]
+
+
 def test_a_nats_server_that_is_full_keeps_nobody_from_taking_over() -> None:
     """``max_connections``: clients wait for every place that somebody leaves."""
     with group_of(replace(LOCAL, members=3)) as group:
         owner, _ = three(group)
-        hub = group.hub
-        connect = hub.connect
-        most = len(hub.connections)
+        with crowded(group) as push:
+            group._start_at[owner.member] = group.clock.mono() + 1000
+            owner.kill()
+            group._bury(owner)
+            group._start_at[owner.member] = group.clock.mono() + 1000
+            served = move(
+                group,
+                lambda: any(n.serving and n.epoch > owner.epoch for n in group.nodes),
+                also=push,
+            )
+            assert served
 
-        def crowded(*arguments: object) -> Connection:
-            if len(hub.connections) >= most:
-                raise NatsError("nats: maximum connections exceeded")
-            return connect(*arguments)  # type: ignore[arg-type]
 
-        def push() -> None:
-            with contextlib.suppress(NatsError):
-                while True:
-                    crowded(None, lambda *_: None)
+def test_who_was_not_chosen_in_a_hand_over_keeps_its_place_and_takes_over_next() -> None:
+    with group_of(replace(LOCAL, members=3)) as group:
+        owner, others = three(group)
+        client = publisher(group)
+        with crowded(group) as push:
 
-        hub.connect = crowded  # type: ignore[method-assign, assignment]
-        group._start_at[owner.member] = group.clock.mono() + 1000
-        owner.kill()
-        group._bury(owner)
-        group._start_at[owner.member] = group.clock.mono() + 1000
-        served = move(
-            group, lambda: any(n.serving and n.epoch > owner.epoch for n in group.nodes), also=push
+            def step() -> None:
+                push()
+                client.publish()
+
+            group._start_at[owner.member] = group.clock.mono() + 10_000
+            owner.switchover()
+            assert move(
+                group,
+                lambda: any(n.serving and n.epoch > owner.epoch for n in group.nodes),
+                also=step,
+            )
+            chosen = next(node for node in others if node.serving)
+            third = next(node for node in others if node is not chosen)
+            chosen.kill()
+            group._bury(chosen)
+            group._start_at[chosen.member] = group.clock.mono() + 10_000
+            assert move(group, lambda: third.serving and third.epoch > chosen.epoch, also=step)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_comes_between_the_last_word_of_the_owner_and_the_start_is_read_by_who_serves(
+    seed: int,
+) -> None:
+    """A partition waits there until it knows the others."""
+    with group_of(replace(LOCAL, members=2), seed) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+        settled_before = standby.product.partitioning.settled
+        waited: list[float] = []
+
+        async def settle() -> None:
+            began = group.clock.mono()
+            await asyncio.sleep(2)
+            waited.append(group.clock.mono() - began)
+            await settled_before()
+
+        standby.product.partitioning.settled = settle  # type: ignore[method-assign]
+        assert standby.link is not None
+        number = standby.link.fileno()
+        owner.switchover()
+        assert move(
+            group,
+            lambda: standby.serving and standby.epoch > owner.epoch,
+            also=publishing(client),
         )
-        hub.connect = connect  # type: ignore[method-assign]
-        assert served
+        assert waited[0] > 1.9
+        assert standby.link.fileno() == number
+        assert settled(group, client) == set()

@@ -165,7 +165,7 @@ def sync(disk: SimDisk, *names: str) -> None:
 
 @pytest.mark.parametrize("more", [(), (b"as many", b"as in", b"the former one")])
 def test_in_the_next_slice_the_original_went_on_behind_records_without_an_entry(
-    more: tuple[bytes, ...],
+    more: tuple[bytes, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     disk = simulated()
     disk.make_dirs("/store/foo")
@@ -175,6 +175,7 @@ def test_in_the_next_slice_the_original_went_on_behind_records_without_an_entry(
     original_stores(disk, 2, 2, b"acked", *more)
     expected = dict(enumerate([b"one", b"acked", *more], 1))
     first = FileNode(disk, owner=Owner(3, ours_from=4097))
+    assert "msgs.1.dat has records of sequences 2 to 4 that its" in capfd.readouterr().err
     assert first.store.quarantined == []
     assert bodies(first) == expected
     assert first.put(b"ours") == {}
@@ -184,11 +185,54 @@ def test_in_the_next_slice_the_original_went_on_behind_records_without_an_entry(
     assert bodies(second) == expected | {max(expected) + 1: b"ours"}
 
 
-def test_two_contents_of_one_sequence_that_both_have_an_entry_are_for_the_operator() -> None:
+def flip(disk: SimDisk, name: str, at: int) -> None:
+    """One bit of the byte at ``at`` is another one."""
+    root = disk.open_dir("/store")
+    folder = disk.open_dir_at(root, "foo")
+    fd = disk.open(folder, name, os.O_RDWR)
+    disk.pwrite(fd, bytes([disk.pread(fd, 1, at)[0] ^ 1]), at)
+    for handle in (fd, folder, root):
+        disk.close(handle)
+
+
+def cut(disk: SimDisk, name: str, size: int) -> None:
+    root = disk.open_dir("/store")
+    folder = disk.open_dir_at(root, "foo")
+    fd = disk.open(folder, name, os.O_RDWR)
+    disk.ftruncate(fd, size)
+    for handle in (fd, folder, root):
+        disk.close(handle)
+
+
+@pytest.mark.parametrize("harm", ["none", "a flipped entry", "a lost entry", "a torn entry"])
+def test_two_contents_of_one_sequence_that_had_entries_are_for_the_operator(harm: str) -> None:
     disk = simulated()
     disk.make_dirs("/store/foo")
-    original_stores(disk, 1, 1, b"one", b"two")
-    original_stores(disk, 2, 2, b"another two")
+    original_stores(disk, 1, 1, *(b"%d" % n for n in range(1, 6)))
+    original_stores(disk, 2, 4, b"another 4", b"another 5", b"6")
+    header, entry = 4, 32
+    if harm == "a flipped entry":
+        flip(disk, "msgs.1.idx", header + 2 * entry - 1)
+    elif harm == "a lost entry":
+        cut(disk, "msgs.1.idx", header + entry)
+    elif harm == "a torn entry":
+        cut(disk, "msgs.1.idx", header + 2 * entry + 7)
+    first = FileNode(disk, owner=Owner(3, ours_from=4097))
+    assert first.store.quarantined == ["foo"]
+
+
+@pytest.mark.parametrize(
+    ("named", "hidden"), [(1000, 3), (2000, 3), (5, 1025)], ids=["one buffer", "two", "too many"]
+)
+def test_records_behind_an_index_that_may_have_been_made_anew_are_for_the_operator(
+    named: int, hidden: int
+) -> None:
+    """An original that was killed over it had acknowledged them."""
+    disk = simulated()
+    disk.make_dirs("/store/foo")
+    original_stores(disk, 1, 1, *(b"%d" % n for n in range(1, named + 1)))
+    original_stores(disk, 1, named + 1, *(b"hidden",) * hidden, entries=False)
+    original_stores(disk, 2, named + 1, b"another one")
     first = FileNode(disk, owner=Owner(3, ours_from=4097))
     assert first.store.quarantined == ["foo"]
 

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from ftstan.stores.file.recovery.damage import Bad
     from ftstan.wire.block import MsgBlock
 
+#: Messages that an original stores before it writes their entries, and entries that it writes at
+#: once when it makes an index anew (``docs/compat/filestore.md``).
+_ORIGINALS_BATCH = 1024
+_ORIGINALS_BUFFER = 1000
+
 _TEMPORARY = re.compile(
     re.escape(TEMPORARY)
     + r"[0-9]+\.((msgs\.-?[0-9]+\.)?(dat|idx)|(subs|clients|server)\.dat"
@@ -72,8 +77,9 @@ class ChannelVerdict:
     at the end. ``ends``: what ends a file of ours and cannot have been acknowledged, ``cuts``: the
     same of an original's, or what the operator has cut. ``damage``: (file, what is wrong); not
     empty: quarantine. ``unsealed``: a slice of ours begins at or below what was confirmed before
-    it, so that none of them may hide anything. ``strict``: an entry in an index of ours proves that
-    its data was durable.
+    it, so that none of them may hide anything. ``passed``: slices of an original with the last of
+    their sequences that it took for nothing, and the slice in which it went on. ``strict``: an
+    entry in an index of ours proves that its data was durable.
     """
 
     pieces: list[tuple[Found, int]] = field(default_factory=list)
@@ -84,6 +90,7 @@ class ChannelVerdict:
     damage: list[tuple[str, str]] = field(default_factory=list)
     unsealed: bool = False
     strict: bool = True
+    passed: list[tuple[Found, int, Found]] = field(default_factory=list)
 
 
 def judge(env: FileEnv, slog: SliceLog, m: Measured) -> ChannelVerdict:
@@ -206,9 +213,8 @@ def _merge(
             if bytes_of(env, slog.dirfd, f, f.first, until) != bytes_of(
                 env, slog.dirfd, before, f.first, until
             ):
-                if before.number < f.number and 0 < before.claimed < f.first:
-                    # What its index does not name was taken for nothing by the original that went
-                    # on in the later slice.
+                if _went_on(before, before_last, f):
+                    v.passed.append((before, before_last, f))
                     out[-1] = (before, f.first - 1)
                     out.append((f, last))
                     continue
@@ -232,6 +238,24 @@ def _merge(
                 v.dead.add(before.number)
         out.append((f, last))
     return out
+
+
+def _went_on(before: Found, last: int, f: Found) -> bool:
+    """Whether an original was killed between records up to ``last`` and their entries, took them
+    for nothing when it came again, and went on in slice ``f``.
+
+    It stores no more than one batch without entries. An index of which exactly a whole number of
+    its buffers was written may be one that it was killed over while it made it anew: then the
+    records behind it were acknowledged.
+    """
+    named = before.claimed - before.first + 1
+    return (
+        before.number < f.number
+        and before.is_index_whole
+        and f.first == before.claimed + 1
+        and last - before.claimed <= _ORIGINALS_BATCH
+        and named % _ORIGINALS_BUFFER != 0
+    )
 
 
 def _judge_piece(
@@ -350,6 +374,12 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None
                 "never filled"
             )
     _report_holes(slog, v)
+    for f, last, later in v.passed:
+        log.warning(
+            f'channel "{show(slog.name)}": {dat_name(f.number)} has records of sequences '
+            f"{later.first} to {last} that its index does not name, and {dat_name(later.number)} "
+            "others, which are served: an original server was killed and went on there"
+        )
     for f, _ in v.pieces[:-1]:
         if f.scattered:
             _put_dense(env, slog, f)

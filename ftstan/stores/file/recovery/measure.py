@@ -52,6 +52,8 @@ class Found:
     #: Between the records of ``tail`` or before them lie bytes that the index passes over: they are
     #: not in one piece.
     scattered: bool = False
+    #: The index names the sequences from the first to ``claimed`` in turn, and nothing else.
+    is_index_whole: bool = False
 
     @property
     def empty(self) -> bool:
@@ -257,6 +259,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     # this one.
     named_first = proven.first
     claimed = proven.last if proven.contiguous else 0
+    is_index_whole = claimed > 0 and len(index) == proven.count * _ENTRY
     foreign = m.may_be_foreign(number)
     # An entry that does not continue the one before: an original was killed between a record and
     # its entry, took the record for nothing and went on behind it.
@@ -294,7 +297,10 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     if not trusted and len(tail) and claimed and tail.first != named_first:
         claimed = 0
     rest = data[used:] if why else b""
-    return Found(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered)
+    return Found(
+        *(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered),
+        is_index_whole=is_index_whole,
+    )
 
 
 def _last_entry_holds(
