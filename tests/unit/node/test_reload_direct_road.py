@@ -109,7 +109,8 @@ def options_of(settings: dict[str, object], **nats: Any) -> ServerOptions:
 def test_a_reload_that_the_nats_server_refuses_leaves_the_direct_road(path: Path) -> None:
     async def work(here: Standing) -> None:
         core, client = here.core(CORE), here.client()
-        for settings in ({"max_subscriptions": 5}, {"leafnodes": {"port": -1}}):
+        refused: list[dict[str, object]] = [{"max_subscriptions": 5}, {"leafnodes": {"port": -1}}]
+        for settings in refused:
             with pytest.raises(NatsError, match="not supported"):
                 await here.reload(options_of(settings))
         client.send(pub(b"core.a", b"1"))
