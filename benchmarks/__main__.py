@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from benchmarks import codec, compare, groups, monitor, plot, recovery, rows, starting
+from benchmarks import codec, compare, groups, idle, monitor, plot, recovery, rows, starting
 from benchmarks.patterns import PATTERNS
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ STEPS = "record code"
 CHOICE = "choice of queue members"
 STARTS = "starts"
 PAGES = "pages"
+IDLE = "idle clients"
 
 
 def main() -> None:
@@ -43,6 +44,8 @@ def main() -> None:
         groups.run(128, options.rounds)
     if _wanted(PAGES, options.only):
         monitor.run(options.rounds)
+    if _wanted(IDLE, options.only):
+        idle.run(options.clients, options.idle)
     if _wanted(STARTS, options.only):
         starting.run(options)
         recovery.run(options)
@@ -90,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         default=5.0,
         help="seconds over which idle CPU is measured (default 5)",
     )
+    parser.add_argument("--clients", type=int, default=10_000, help="idle clients (default 10000)")
     parser.add_argument(
         "--calls", action="store_true", help="count system calls, with strace, in runs of their own"
     )

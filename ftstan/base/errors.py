@@ -94,6 +94,10 @@ class NatsError(FtstanError):
     """The NATS server cannot be started, reached or understood."""
 
 
+class UnansweredError(NatsError):
+    """The NATS server was asked for something; whether it does it is not known."""
+
+
 class ConflictError(FtstanError):
     """Another partition of this cluster id serves one of our channels."""
 

@@ -21,6 +21,8 @@ cdef enum Hold:
     FENCE
     #: Until the NATS server has answered our PING on the core's connection.
     CORE_FENCE
+    #: Until it is known whether the NATS server is to judge what it publishes to the core.
+    VERDICT
 
 
 

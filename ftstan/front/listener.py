@@ -70,7 +70,8 @@ class Front:
         self.host = host
         self.port: int = self._socket.getsockname()[1]
         self.choose_server_port()
-        self.is_direct = False
+        self._is_on = False
+        self._is_forbidden = False
         self._ordering = threading.Lock()
         self._orders = 0
         self._commands, self._obeyed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -158,21 +159,42 @@ class Front:
 
     def be_direct(self, *, on: bool) -> None:
         """Whether what clients publish goes to the core directly, where it listens for it."""
-        self.is_direct = on
+        self._is_on = on
         self._order(b"D", on)
 
+    def hold(self, *, on: bool) -> None:
+        """Keep what clients publish to the core, until it is known whether the NATS server is to
+        judge it: then ``forbid``, or nothing, and in either case ``hold(on=False)``.
+        """
+        self._order(b"H", on)
+
     def forbid(self) -> None:
-        """Let everything pass through the NATS server, for good."""
-        self.is_direct = False
+        """Let everything pass through the NATS server, for good: what came directly could be
+        overtaken if that went on later.
+        """
+        self._is_forbidden = True
         self._order(b"F")
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether everything passes through the NATS server for good."""
+        return self._is_forbidden or self._switch.is_forbidden
+
+    def set_max_line(self, size: int) -> None:
+        """Bytes of a line's argument that the NATS server takes from now on, 0 for what it does by
+        itself.
+        """
+        self._order(b"M", size or _DEFAULT_LINE)
 
     def status(self) -> FrontStatus:
         """Its numbers as of now."""
         switch = self._switch
+        is_forbidden = self.is_forbidden
+        connections = switch.connections
         return FrontStatus(
-            is_direct=self.is_direct,
-            connections=switch.connections,
-            passing=switch.passing,
+            is_direct=self._is_on and not is_forbidden,
+            connections=connections,
+            passing=connections if is_forbidden else switch.passing,
             direct_in=switch.direct_in,
             direct_out=switch.direct_out,
             passed_in=switch.passed_in,

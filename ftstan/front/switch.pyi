@@ -9,6 +9,7 @@ class Switch:
     slow: int
     encrypted: int
     not_shaken: int
+    is_forbidden: bool
 
     def __init__(self, *, commands: int, words: int, max_line: int, max_pending: int) -> None: ...
     def run(self) -> None: ...

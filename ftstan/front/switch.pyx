@@ -27,6 +27,7 @@ from ftstan.front.connection cimport (
     FENCE,
     FREE,
     REMEMBERED,
+    VERDICT,
     Connection,
     Hold,
 )
@@ -69,7 +70,9 @@ cdef class Switch(Connections):
     cdef Interest _interest
     cdef Interest _core_interest
     cdef bint _is_on
-    cdef bint _is_forbidden
+    #: A reload is under way behind which there may be no direct road.
+    cdef bint _is_doubtful
+    cdef readonly bint is_forbidden
     cdef size_t _max_line
     cdef size_t _max_payload
     #: The core's subscriptions so far, one more.
@@ -106,8 +109,13 @@ cdef class Switch(Connections):
             self._is_on = command.number != 0
             self._may_resume = True
         elif command.what == c'F':
-            self._is_forbidden = True
+            self.is_forbidden = True
             self._may_resume = True
+        elif command.what == c'H':
+            self._is_doubtful = command.number != 0
+            self._may_resume = True
+        elif command.what == c'M':
+            self._max_line = command.number
 
     cdef void _attach(self, int fd, int up) noexcept nogil:
         """The core has connected: ``fd`` is our end of its socket pair, ``up`` its connection to
@@ -181,7 +189,7 @@ cdef class Switch(Connections):
         cdef Subscription* one
         cdef size_t i
         cdef uint64_t generation
-        if core == NULL or self._is_forbidden:
+        if core == NULL or self.is_forbidden:
             return False
         generation = self._interest.generation + self._core_interest.generation
         if (
@@ -219,7 +227,7 @@ cdef class Switch(Connections):
                 return True
             # Somebody has subscribed so that each message takes long: the NATS server knows how to
             # live with that.
-            self._is_forbidden = True
+            self.is_forbidden = True
             self._tell(b"crowd", -1)
         return False
 
@@ -421,7 +429,12 @@ cdef class Switch(Connections):
                 self._subscribe(c, &line)
                 if c.is_dead:
                     return size
-                if self._core != NULL and self._core_passed > self._core_read and not c.is_fenced:
+                if (
+                    self._core != NULL
+                    and self._core_passed > self._core_read
+                    and not c.is_fenced
+                    and not self.is_forbidden
+                ):
                     # What it has sent through the NATS server, to nobody, must not come behind
                     # them: the NATS server learns of the subscription when it has read that.
                     self._wait_for_core(c)
@@ -461,7 +474,7 @@ cdef class Switch(Connections):
         cdef uint64_t since = 0
         cdef uint64_t generation
         cdef bint is_wild
-        if not self._is_on or self._is_forbidden or core == NULL or not core.is_accepted:
+        if not self._is_on or self.is_forbidden or core == NULL or not core.is_accepted:
             c.is_stale = True
             return 0
         if c.is_passing:
@@ -496,6 +509,9 @@ cdef class Switch(Connections):
             since = c.remembered_for.since
         if c.is_stale or (c.passed_at != 0 and c.passed_at < since):
             self._set_hold(c, FENCE)
+            return -1
+        if self._is_doubtful:
+            self._set_hold(c, VERDICT)
             return -1
         if waiting(&core.said) > CORE_MOST:
             self._set_hold(c, CORE_ROOM)
@@ -763,10 +779,12 @@ cdef class Switch(Connections):
         """Whether what it is held for has come."""
         if c.hold == ACCEPTANCE:
             return c.is_accepted
+        if c.hold == VERDICT:
+            return not self._is_doubtful
         if self._core == NULL:
             return True
         if c.hold == CORE_ROOM:
-            if not self._is_on or self._is_forbidden:
+            if not self._is_on or self.is_forbidden:
                 return True
             return waiting(&self._core.said) <= CORE_MOST // 2
         if c.hold == CORE_FENCE:

@@ -114,11 +114,16 @@ def open_front(options: ServerOptions) -> Front:
     front = Front(
         nats.host,
         nats.port,
-        max_line=_number(settings, "max_control_line"),
+        max_line=max_line(nats),
         max_pending=_number(settings, "max_pending") or MAX_PENDING,
     )
     front.use_tls(made)
     return front
+
+
+def max_line(nats: NatsOptions) -> int:
+    """Bytes of a protocol line that the NATS server is configured to take, 0 for its default."""
+    return _number(nats.settings, "max_control_line")
 
 
 def make_tls(nats: NatsOptions) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base import log
 from ftstan.base.clock import Clock, SystemClock
-from ftstan.base.errors import ConfigError, NatsError
+from ftstan.base.errors import ConfigError, NatsError, UnansweredError
 from ftstan.nats import childlog, tasks
 from ftstan.nats.direct_road import behind, ends_tls
 from ftstan.nats.generated import NatsServerOptions, extra_token, refusal
@@ -176,6 +176,7 @@ class NatsServerChild:
 
         Raises ``ConfigError`` for options that contradict each other and ``NatsError`` with the
         child's own words when it refuses them; it goes on with what it had then.
+        ``UnansweredError``: it has not answered for 10 s, and may yet take them over.
         """
         options = self._placed(options)
         process = self._process
@@ -206,7 +207,7 @@ class NatsServerChild:
             finally:
                 shutil.rmtree(self._directory, ignore_errors=True)
         except TimeoutError:
-            raise NatsError(
+            raise UnansweredError(
                 f"nats-server (pid {process.pid}) has not answered for {READY_WITHIN_S:g} s"
             ) from None
         except OSError as error:

@@ -11,21 +11,35 @@ Source: ``docs/compat/config.md`` (signals), ``docs/signals.md``.
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.base import log
-from ftstan.base.errors import ConfigError, FtstanError, RefusedError, StoreError
+from ftstan.base.errors import (
+    ConfigError,
+    FtstanError,
+    RefusedError,
+    StoreError,
+    UnansweredError,
+)
 from ftstan.config.table import OPTIONS, RELOADABLE
 from ftstan.nats.credentials import own
-from ftstan.nats.direct_road import drop_tls, ends_tls, link_options, make_tls, why_not
+from ftstan.nats.direct_road import (
+    drop_tls,
+    ends_tls,
+    link_options,
+    make_tls,
+    max_line,
+    why_not,
+)
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ftstan.config.options import LinkOptions, ServerOptions, StoreLimits
+    from ftstan.config.options import LinkOptions, NatsOptions, ServerOptions, StoreLimits
     from ftstan.front.listener import Front
     from ftstan.nats.embedded import NatsServerChild
     from ftstan.node.context import Context
@@ -132,31 +146,51 @@ class Reloader:
     ) -> None:
         if front is None:
             await child.reload(child_options(new))
+            self._tell_of_return(new)
             return
         # Before the NATS server changes anything: it cannot be asked to take that back.
         await asyncio.to_thread(link_options, own(new), new.nats)
-        made = await asyncio.to_thread(make_tls, new.nats)
+        made = await _tls_made(new.nats)
+        reason = why_not(new)
+        is_asked = False
         # Who is greeted by the NATS server of the one configuration, and heard by the listener of
         # the other, might be let to send its login in clear.
         try:
             # Ordered here: on another thread it could come behind ``resume`` if this is cancelled.
             front.begin_pause()
+            if reason:
+                # What is published meanwhile is judged by neither configuration. Were it to pass
+                # through the NATS server already, there would be no way back if that refuses.
+                front.hold(on=True)
             await asyncio.to_thread(front.finish_pause)
-            if reason := why_not(new):
-                # Before the NATS server judges by the new ones.
-                front.forbid()
-                log.nats.warning(f"Clients are served by the NATS server alone: {reason}")
+            is_asked = True
             await child.reload(child_options(new))
-        except BaseException:
+        except BaseException as error:
             drop_tls(made)
+            if is_asked and not _is_refusal(error):
+                # It may judge by the new one already, or soon.
+                _forbid(front, reason)
             raise
         else:
+            _forbid(front, reason)
+            front.set_max_line(max_line(new.nats))
             front.use_tls(made)
         finally:
+            if reason:
+                front.hold(on=False)
             front.resume()
+        self._tell_of_return(new)
         if new.nats.tls.enabled and not ends_tls(new.nats) and self._node.link is not None:
             # Its next connection is TLS to the NATS server, of which the listener reads nothing.
             self._node.link.through = None
+
+    def _tell_of_return(self, new: ServerOptions) -> None:
+        """Say so if nothing is in the way of a direct road any more that is not there."""
+        if why_not(self._node.options) and not why_not(new):
+            log.nats.warning(
+                "Clients are served by the NATS server alone: the direct road, which the "
+                "configuration allows again, comes with the next start"
+            )
 
     async def reload_tls(self, options: ServerOptions) -> None:
         """Use logins, keys and certificates of ``options`` from the next connections on.
@@ -179,3 +213,41 @@ class Reloader:
             return await self._node.member.set_limits(limits)
         except StoreError:
             return ["limits, as soon as storage answers"]
+
+
+def _forbid(front: Front, reason: str) -> None:
+    """End the direct road if there is a reason."""
+    if reason:
+        front.forbid()
+        log.nats.warning(f"Clients are served by the NATS server alone: {reason}")
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the NATS server goes on with what it had."""
+    return isinstance(error, FtstanError) and not isinstance(error, UnansweredError)
+
+
+async def _tls_made(nats: NatsOptions) -> int:
+    """As ``make_tls``, on another thread; nothing that it makes is left if this is cancelled."""
+    lock = threading.Lock()
+    kept: list[int] = []
+    is_wanted = True
+
+    def make() -> None:
+        made = make_tls(nats)
+        with lock:
+            if is_wanted:
+                kept.append(made)
+                return
+        drop_tls(made)
+
+    try:
+        await asyncio.to_thread(make)
+    except BaseException:
+        with lock:
+            is_wanted = False
+        # It was made, and nobody has heard of it any more.
+        for made in kept:
+            drop_tls(made)
+        raise
+    return kept[0]

@@ -142,3 +142,38 @@ def test_the_page_of_a_server_shows_the_direct_road(stage: Stage) -> None:
     server = stage.file_server("server")
     server.wait_for(READY)
     assert "direct_road" in server.serverz()
+
+
+def test_a_reload_under_load_ends_the_direct_road_and_costs_nothing_that_was_acknowledged(
+    stage: Stage,
+) -> None:
+    conf = stage.directory / "conf"
+    conf.write_text("")
+    server = stage.file_server("server", "-c", str(conf))
+    server.wait_for(READY)
+    loads: dict[str, Load] = {}
+
+    def reload_under_load(name: str, settings: str, said: str) -> int:
+        """Returns how many messages came directly behind the reload."""
+        _, load = joined(server.port, name)
+        loads[name] = load
+        load.run(500)
+        load.press(500)
+        conf.write_text(settings)
+        os.kill(server.pid, signal.SIGHUP)
+        load.settle()
+        server.wait_for(said)
+        before = direct_in(server)
+        load.run(500)
+        return direct_in(server) - before
+
+    assert (
+        reload_under_load("refused", "max_subscriptions: 5\n", "not supported for MaxSubs") >= 500
+    )
+    alone = "Clients are served by the NATS server alone: "
+    assert (
+        reload_under_load("ended", "mappings { x: y }\n", f'{alone}the NATS server has "map') == 0
+    )
+    assert not server.serverz()["direct_road"]["is_direct"]
+    assert reload_under_load("back", "", f"{alone}the direct road, which") == 0
+    judge(server.port, loads)

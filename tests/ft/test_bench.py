@@ -53,7 +53,7 @@ def test_a_small_bench_prints_a_figure_in_every_column_of_every_row(tmp_path: Pa
                 "--rounds",
                 "1",
             ),
-            *("--recover", "20000", "--channels", "20", "--idle", "0.2"),
+            *("--recover", "20000", "--channels", "20", "--idle", "0.2", "--clients", "50"),
             *("--json", str(table), "--plots", str(tmp_path)),
         ]
     )
@@ -75,9 +75,26 @@ def test_a_small_bench_prints_a_figure_in_every_column_of_every_row(tmp_path: Pa
             row["what"] != BARE
         ), row
     assert outcome.text.count("idle CPU") == 2
+    assert outcome.text.count("50 idle clients, ") == 2
     for name in ("throughput.svg", "cpu.svg"):
         root = ET.fromstring((tmp_path / name).read_text())  # we wrote it
         assert len([e for e in root.iter() if e.tag.endswith("rect")]) > len(PATTERNS)
+
+
+def test_idle_clients_are_as_many_as_asked_for_and_have_figures_of_both_processes() -> None:
+    outcome = run_to_end(
+        [
+            *(sys.executable, "-m", "benchmarks", "--only", "idle clients"),
+            *("--clients", "50", "--idle", "0.2"),
+        ]
+    )
+    assert outcome.status == 0, outcome.shown()
+    cost = r"-?\d+\.\d KiB a client \(RSS \d+ MB\), \d+\.\d\d % CPU"
+    shown = [
+        re.fullmatch(rf"50 idle clients, (.*): server {cost}; nats-server {cost}", line)
+        for line in outcome.lines
+    ]
+    assert [found and found[1] for found in shown] == ["through the listener", "-direct=false"]
 
 
 def test_only_what_was_asked_for_is_measured() -> None:

@@ -34,6 +34,29 @@ def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
+def shipped_units() -> list[Path]:
+    """Every unit and template of one in which something of ours runs."""
+    found = [
+        path
+        for place in ("systemd", "docs/examples", "ansible", "packaging")
+        for path in sorted((ROOT / place).rglob("*.service*"))
+        if path.is_file()
+    ]
+    assert {"ftstan.service", "ftstan@.service", "ftstan-drill.service"} <= {p.name for p in found}
+    return found
+
+
+@pytest.mark.parametrize("path", shipped_units(), ids=lambda path: path.name)
+def test_a_unit_lets_the_listener_ask_the_kernel_whose_a_socket_is(path: Path) -> None:
+    """Without AF_NETLINK (sock_diag), nats-server cannot list the host's addresses either."""
+    lines = [line.partition("=") for line in path.read_text().splitlines()]
+    given = [value.split() for key, _, value in lines if key == "RestrictAddressFamilies"]
+    needed = {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}
+    assert all(set(families) == needed for families in given)
+    # Tables of the kernel are the other way to know.
+    assert not any(key == "ProcSubset" for key, _, _ in lines)
+
+
 def test_an_environment_file_is_read_as_systemd_reads_it() -> None:
     text = (
         '# a comment\n; another\n\nA=1\n B = two words \nC="q $A \\" x"\nD=\'s\\n\'\n'
