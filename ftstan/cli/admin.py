@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.admin.protocol import Request, Verb
 from ftstan.admin.signing import plain
 from ftstan.base.errors import RefusedError
+from ftstan.base.sizes import size_of
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
     BUSY_S,
@@ -30,7 +31,6 @@ from ftstan.cli.terminal import (
     print_json,
     print_table,
     say,
-    size_of,
     time_of,
     visible,
 )
@@ -465,7 +465,8 @@ def _print_one(arguments: argparse.Namespace, what: str, row: Row) -> int:
 def _print_fields(row: Row) -> None:
     width = max(map(len, row))
     for field, value in row.items():
-        say(f"{field:<{width}}  {_told(value)}")
+        told = size_of(value) if field == "bytes" else _told(value)
+        say(f"{field:<{width}}  {told}")
 
 
 def _told(value: object) -> str:

@@ -143,7 +143,7 @@ def progress(
         TimeRemainingColumn,
     )
 
-    amount = MofNCompleteColumn() if counted else DownloadColumn()
+    amount = MofNCompleteColumn() if counted else DownloadColumn(binary_units=True)
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
@@ -169,16 +169,6 @@ def message_row(
 def text_of(data: bytes) -> str:
     """Bytes of the wire as text, without loss."""
     return data.decode("utf-8", "surrogateescape")
-
-
-def size_of(size: int) -> str:
-    """Bytes for people."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def time_of(ns: int) -> str:

@@ -5,10 +5,10 @@ const $ = (selector) => document.querySelector(selector);
 const count = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const bytes = (n) => {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let at = 0;
-  while (n >= 1024 && at < units.length - 1) { n /= 1024; at += 1; }
-  return `${at && n < 100 ? n.toFixed(1) : Math.round(n)} ${units[at]}`;
+  while (n >= (at ? 1023.95 : 1024) && at < units.length - 1) { n /= 1024; at += 1; }
+  return `${at ? n.toFixed(1) : Math.round(n)} ${units[at]}`;
 };
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 const moment = (ms) => Date.now() - ms < 43200000 ? clock(ms) : new Date(ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
