@@ -8,6 +8,7 @@ in ``docs/admin.md``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -400,7 +401,7 @@ def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
         (
             node.called,
             node.server,
-            node.host,
+            node.host or "-",
             node.pid,
             node.group or "-",
             node.state,
@@ -418,7 +419,11 @@ def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
 
 
 def _server_info(arguments: argparse.Namespace, servers: Servers) -> int:
-    return _print_one(arguments, "server", servers.named(arguments.server_word).to_json())
+    row = servers.named(arguments.server_word).to_json()
+    if arguments.output == "json":
+        return _print_one(arguments, "server", row)
+    at_ns = row.pop("switchover_at_ns")
+    return _print_one(arguments, "server", row | {"switchover_at": time_of(at_ns)})
 
 
 def _server_reload(arguments: argparse.Namespace, servers: Servers) -> int:
@@ -471,8 +476,15 @@ def _print_fields(row: Row) -> None:
 
 def _told(value: object) -> str:
     """A value for people."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.1f}" if math.isfinite(value) else "-"
+        case dict():
+            return ", ".join(f"{name} {_told(one)}" for name, one in value.items()) or "-"
+        case list() | tuple():
+            return ", ".join(map(_told, value)) or "-"
     return "-" if value is None or value == "" else str(value)
 
 

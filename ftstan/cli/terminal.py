@@ -9,6 +9,7 @@ import base64
 import contextlib
 import datetime as dt
 import json
+import math
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -180,7 +181,7 @@ def time_of(ns: int) -> str:
 
 def ago(seconds: float | None) -> str:
     """How long ago something was, in the two largest units; ``-``: not known."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "-"
     whole = max(int(seconds), 0)
     if whole < 60:
