@@ -187,7 +187,8 @@ ALONE = (
     "store verify {store}",
     "store dump {store} --output table", "store repair {store} --dry-run", "store compact {store}",
     "store handover {store}",
-    "store rekey {store} --encryption-key-file {dir}/keys --encryption-cipher AES", "store sql-schema postgres",
+    "store rekey {store} --encryption-key-file {dir}/keys --encryption-cipher AES",
+    "store sql-schema postgres",
     "store copy {store} {dir}/copy", "ft status --dir {store}", "ft history --dir {store}",
     "store ls {empty}", "store verify {empty}",
 )  # fmt: skip
