@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> None:
     """Print one line per store and way of stopping."""
     print(
         f"\n{'recovery, 128 byte messages':44}{'median s':>10}"
-        f"{'process start s':>17}{'anonymous MB':>14}"
+        f"{'process start s':>17}{'anonymous MiB':>14}"
     )
     for count in options.recover:
         for clean in (True, False):

@@ -57,7 +57,7 @@ def run(patterns: Sequence[Pattern], options: argparse.Namespace) -> list[Row]:
     print(
         f"{'':20}{'msgs/s':>10}{'ratio':>7}{'lowest':>8}"
         f"{'highest':>8}{'server us':>11}{'nats us':>9}"
-        f"{'p50 us':>9}{'p90 us':>9}{'p99 us':>9}{'peak MB':>9}"
+        f"{'p50 us':>9}{'p90 us':>9}{'p99 us':>9}{'peak MiB':>9}"
         + (f"{'calls':>8}{'syncs':>7}{'msgs':>8}  a batch" if options.calls else "")
     )
     out = []

@@ -84,7 +84,7 @@ class Run:
         self.outcome.figures["idle CPU %"] = (
             (precise_cpu_seconds(server.pid) - cpu) / self.idle * 100
         )
-        self.outcome.figures["memory MB"] = resident_mb(server.pid)
+        self.outcome.figures["memory MiB"] = resident_mb(server.pid)
 
     def start(self, server: Server, name: str) -> None:
         """Note how long the server takes to be ready, its process included, and what it costs from

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.processes import ftstan
 from benchmarks.zero import Zero
+from ftstan.base.sizes import size_of
 from ftstan.spark.columns import SCHEMA
 from ftstan.spark.log import Store, read
 from ftstan.spark.report import collected
@@ -157,17 +158,14 @@ def written(frame: DataFrame) -> None:
 
 
 def memory(spark: SparkSession, place: str) -> None:
-    """The most memory of a worker, with payloads of 128 B, of 1 MB and of 64 MB."""
-    for name, size, count in (("128 B", 128, 0), ("1 MB", 1 << 20, 300), ("64 MB", 64 << 20, 6)):
+    """The most memory of a worker, with payloads of 128 B, of 1 MiB and of 64 MiB."""
+    for name, size, count in (("128 B", 128, 0), ("1 MiB", 1 << 20, 300), ("64 MiB", 64 << 20, 6)):
         store = f"{place}/store" if not count else f"{place}/{size}"
         if count:
             put_slice(Path(store), "big", 1, [Message(n, b"x" * size) for n in range(1, count + 1)])
         stats = f"{place}/stats.{size}"
         written(spark.read.format("stan").option("readStats", stats).load(store))
-        print(
-            f"worker, payloads of {name}: {collected(stats).peak_memory / 1e6:.0f} MB at most so "
-            "far"
-        )
+        print(f"worker, payloads of {name}: {size_of(collected(stats).peak_memory)} at most so far")
 
 
 def plan(root: str, channels: int, slices: int) -> None:

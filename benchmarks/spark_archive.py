@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ftstan.base.sizes import size_of
 from ftstan.spark import archive
 from ftstan.spark.archive import spool
 from ftstan.spark.session import session
@@ -98,7 +99,7 @@ def main() -> None:
         spark.stop()
         shutil.rmtree(place / "store")
     print(
-        f"{report.messages} messages of {arguments.size} bytes, {total >> 20} MiB of slices, "
+        f"{report.messages} messages of {arguments.size} bytes, {size_of(total)} of slices, "
         f"{report.format}"
     )
     for name, seconds, size in (
@@ -107,7 +108,7 @@ def main() -> None:
     ):
         print(
             f"  {name}: {seconds:6.1f} s  {report.messages / seconds:12,.0f} messages/s  "
-            f"{size >> 20} MiB written"
+            f"{size_of(size)} written"
         )
     print(f"  the archive takes {archived / rewritten:.2f} times as long as Spark's own rewrite")
 

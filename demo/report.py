@@ -28,14 +28,23 @@ def switch_line(switch: Switch) -> str:
 
 
 def _lines_of_switches(verdict: DrillVerdict) -> Iterator[str]:
-    """One line a takeover, each with the time without acks around the fault before it."""
-    gaps = {outage.epoch: outage.ms for outage in verdict.outages}
+    """Each takeover, with the time without acks around the fault before it, and below what was
+    published and acked around that.
+    """
+    faults = {outage.epoch: outage for outage in verdict.outages}
     for switch in verdict.switches:
         way = f"{switch.former} -> {switch.node}" if switch.former else f"     {switch.node}"
         fault = _FAULTS.get(switch.fault, switch.fault)
-        ms = gaps.get(switch.epoch - 1)
+        outage = faults.get(switch.epoch - 1)
+        ms = outage.ms if outage is not None else None
         without = f"   without acks {ms:7.0f} ms" if ms is not None else ""
         yield f"{fault:<12} {way:<8} active after {switch.active_ms:7.0f} ms{without}"
+        if outage is not None:
+            for what, n in (("published", outage.published), ("acked", outage.acked)):
+                yield (
+                    f"{'':<12} {what:<10}{n.before:>9,} before {n.during:>8,} during "
+                    f"{n.after:>9,} after"
+                )
 
 
 def table(verdict: DrillVerdict, about: Sequence[tuple[str, str]] = ()) -> str:
@@ -50,6 +59,7 @@ def table(verdict: DrillVerdict, about: Sequence[tuple[str, str]] = ()) -> str:
         *(("", line) for line in _lines_of_switches(verdict)),
         ("", "without acks: from the last ack before service stopped to the first"),
         ("", "one after; a switchover counts from the request that the server got"),
+        ("", "before: since service was last back; during: until it is back again"),
         ("elsewhere", f"{verdict.elsewhere_ms:.0f} ms between two acks at most"),
         ("published", f"{verdict.published:,}"),
         ("acked", f"{verdict.acked:,}"),

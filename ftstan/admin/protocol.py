@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, TypeVar
 
@@ -339,12 +340,17 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 64
 
 
+def _is_float(value: object) -> bool:
+    """Whether it is a number; JSON as Python reads it also has NaN and Infinity."""
+    return (isinstance(value, float) and math.isfinite(value)) or _is_int(value)
+
+
 _CHECKS: dict[str, Any] = {
     "str": lambda v: isinstance(v, str),
     "int": _is_int,
     "bool": lambda v: isinstance(v, bool),
-    "float": lambda v: isinstance(v, float) or _is_int(v),
-    "float | None": lambda v: v is None or isinstance(v, float) or _is_int(v),
+    "float": _is_float,
+    "float | None": lambda v: v is None or _is_float(v),
     "Lag | None": lambda v: v is None or isinstance(v, Lag),
     "Recovery": lambda v: isinstance(v, Recovery),
 }

@@ -123,7 +123,7 @@ class NodeStatus:
     @property
     def called(self) -> str:
         """The member's name as people see it."""
-        return self.name or f"{self.server} on {self.host}"
+        return self.name or (f"{self.server} on {self.host}" if self.host else self.server)
 
     @property
     def is_ft_active(self) -> bool:

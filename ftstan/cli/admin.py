@@ -8,12 +8,14 @@ in ``docs/admin.md``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ftstan.admin.protocol import Request, Verb
 from ftstan.admin.signing import plain
 from ftstan.base.errors import RefusedError
+from ftstan.base.sizes import size_of
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
     BUSY_S,
@@ -23,6 +25,7 @@ from ftstan.cli.admin_client import (
 )
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
+from ftstan.cli.program import give_examples
 from ftstan.cli.reports import channel_report, state_of, subscription_report
 from ftstan.cli.terminal import (
     ago,
@@ -30,7 +33,6 @@ from ftstan.cli.terminal import (
     print_json,
     print_table,
     say,
-    size_of,
     time_of,
     visible,
 )
@@ -400,7 +402,7 @@ def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
         (
             node.called,
             node.server,
-            node.host,
+            node.host or "-",
             node.pid,
             node.group or "-",
             node.state,
@@ -418,7 +420,11 @@ def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
 
 
 def _server_info(arguments: argparse.Namespace, servers: Servers) -> int:
-    return _print_one(arguments, "server", servers.named(arguments.server_word).to_json())
+    row = servers.named(arguments.server_word).to_json()
+    if arguments.output == "json":
+        return _print_one(arguments, "server", row)
+    at_ns = row.pop("switchover_at_ns")
+    return _print_one(arguments, "server", row | {"switchover_at": time_of(at_ns)})
 
 
 def _server_reload(arguments: argparse.Namespace, servers: Servers) -> int:
@@ -465,13 +471,21 @@ def _print_one(arguments: argparse.Namespace, what: str, row: Row) -> int:
 def _print_fields(row: Row) -> None:
     width = max(map(len, row))
     for field, value in row.items():
-        say(f"{field:<{width}}  {_told(value)}")
+        told = size_of(value) if field == "bytes" else _told(value)
+        say(f"{field:<{width}}  {told}")
 
 
 def _told(value: object) -> str:
     """A value for people."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.1f}" if math.isfinite(value) else "-"
+        case dict():
+            return ", ".join(f"{name} {_told(one)}" for name, one in value.items()) or "-"
+        case list() | tuple():
+            return ", ".join(map(_told, value)) or "-"
     return "-" if value is None or value == "" else str(value)
 
 
@@ -485,6 +499,7 @@ class _Word:
 
     text: str
     run: Callable[[argparse.Namespace, Servers], int]
+    examples: tuple[str, str]
     takes: str = ""
     changes: bool = False
     destroys: bool = False
@@ -494,18 +509,40 @@ class _Word:
 
 _WORDS = {
     "channel": {
-        "ls": _Word("list the channels", _channel_ls, names=True),
+        "ls": _Word(
+            "list the channels",
+            _channel_ls,
+            ("channel ls", "channel ls --cluster orders --output json"),
+            names=True,
+        ),
         "report": _Word(
             "show how far behind the readers of each channel are, the worst first",
             _channel_report,
+            ("channel report", "channel report --context prod --output json"),
         ),
-        "info": _Word("show one channel", _channel_info, "name"),
+        "info": _Word(
+            "show one channel",
+            _channel_info,
+            ("channel info orders", "channel info orders --output json"),
+            "name",
+        ),
         "create": _Word(
-            "make an empty channel, within the limits", _channel_create, "name", changes=True
+            "make an empty channel, within the limits",
+            _channel_create,
+            (
+                "channel create orders --dir /nss/orders",
+                "channel create orders --admin-key stan.key",
+            ),
+            "name",
+            changes=True,
         ),
         "delete": _Word(
             "delete a channel with all its messages",
             _channel_delete,
+            (
+                "channel delete orders --dir /nss/orders",
+                "channel delete orders --force --yes --dir /nss/orders",
+            ),
             "name",
             changes=True,
             destroys=True,
@@ -514,39 +551,88 @@ _WORDS = {
             "remove messages of a channel from its front, or all; its last sequence and "
             "subscriptions stay",
             _channel_purge,
+            (
+                "channel purge orders --keep 1000 --dir /nss/orders",
+                "channel purge orders --up-to 5000 --yes --admin-key stan.key",
+            ),
             "name",
             changes=True,
             destroys=True,
         ),
     },
     "client": {
-        "ls": _Word("list the clients that are registered", _client_ls, names=True),
-        "info": _Word("show one client and its subscriptions", _client_info, "name"),
+        "ls": _Word(
+            "list the clients that are registered",
+            _client_ls,
+            ("client ls", "client ls --output names"),
+            names=True,
+        ),
+        "info": _Word(
+            "show one client and its subscriptions",
+            _client_info,
+            ("client info auditor", "client info auditor --output json"),
+            "name",
+        ),
         "kick": _Word(
             "close a client as one that is dead; its durables stay",
             _client_kick,
+            (
+                "client kick auditor --dir /nss/orders",
+                "client kick auditor --yes --admin-key stan.key",
+            ),
             "name",
             changes=True,
             destroys=True,
         ),
     },
     "subscription": {
-        "ls": _Word("list subscriptions, durables and members of queue groups", _sub_ls),
-        "report": _Word("show how far behind each subscription is, the worst first", _sub_report),
-        "info": _Word("show one subscription", _sub_info, "channel"),
+        "ls": _Word(
+            "list subscriptions, durables and members of queue groups",
+            _sub_ls,
+            ("sub ls --channel orders", "sub ls --client auditor --output json"),
+        ),
+        "report": _Word(
+            "show how far behind each subscription is, the worst first",
+            _sub_report,
+            ("sub report", "sub report --channel orders"),
+        ),
+        "info": _Word(
+            "show one subscription",
+            _sub_info,
+            ("sub info orders 7", "sub info orders 7 --output json"),
+            "channel",
+        ),
     },
     "server": {
-        "ls": _Word("list the servers of the cluster", _server_ls, names=True),
-        "info": _Word("show one server", _server_info, "server"),
+        "ls": _Word(
+            "list the servers of the cluster",
+            _server_ls,
+            ("server ls", "server ls --cluster orders --output json"),
+            names=True,
+        ),
+        "info": _Word(
+            "show one server",
+            _server_info,
+            ("server info", "server info host2 --output json"),
+            "server",
+        ),
         "reload": _Word(
             "have a server read its configuration again, as SIGHUP does",
             _server_reload,
+            (
+                "server reload host2 --dir /nss/orders",
+                "server reload --admin-key stan.key",
+            ),
             "server",
-            True,
+            changes=True,
         ),
         "drain": _Word(
             "have a server leave for good and in peace, as SIGUSR2 does",
             _server_drain,
+            (
+                "server drain host2 --dir /nss/orders",
+                "server drain host2 --yes --admin-key stan.key",
+            ),
             "server",
             changes=True,
             destroys=True,
@@ -564,6 +650,7 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
         )
         for verb, word in _WORDS[noun].items():
             added = commands.add_parser(verb, help=word.text, description=word.text)
+            give_examples(added, *word.examples)
             contexts.add_options(added, group=False)
             added.add_argument(
                 "--timeout",

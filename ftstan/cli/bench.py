@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import ConfigError
+from ftstan.base.sizes import size_of
 from ftstan.cli.connecting import link_options
 from ftstan.cli.terminal import print_json, print_table, progress, say
 from ftstan.cli.words.client import EXIT_DONE, EXIT_NOT_ALL
@@ -149,7 +150,7 @@ def _show(plan: Plan, result: Result) -> None:
         for name, side in (("pub", result.publishers), ("sub", result.subscribers))
         if side.clients
     ]
-    heads = ("clients", "messages", "seconds", "msgs/s", "MB/s", *SHARES, "max")
+    heads = ("clients", "messages", "seconds", "msgs/s", "bytes/s", *SHARES, "max")
     print_table(
         ("", *heads),
         [
@@ -159,7 +160,7 @@ def _show(plan: Plan, result: Result) -> None:
                 side.messages,
                 f"{side.seconds:.3f}",
                 f"{side.per_second:,.0f}",
-                f"{side.per_second * plan.size / 1e6:.1f}" if side.delays.count else "-",
+                size_of(side.per_second * plan.size) if side.delays.count else "-",
                 *(
                     delay_of(side.delays.below(share)) if side.delays.count else "-"
                     for share in SHARES.values()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS, Context
+from ftstan.cli.program import give_examples
 from ftstan.cli.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     select.add_argument("name", metavar="NAME", nargs="?", default="", help="none: use no context")
     remove = commands.add_parser("rm", help="remove one", description="remove one")
     remove.add_argument("name", metavar="NAME")
+    give_examples(
+        add,
+        "context add prod --server nats://host1:4222 --cluster orders --select",
+        "context add prod --server tls://host1:4222 --creds prod.creds --dir /nss/orders",
+    )
+    give_examples(commands.choices["ls"], "context ls", "context ls --output json")
+    give_examples(select, "context select prod", "context select")
+    give_examples(remove, "context rm prod", "context rm prod --output json")
     for verb, parser_of_verb in commands.choices.items():
         shapes = ("table", "json", *(("names",) if verb == "ls" else ()))
         parser_of_verb.add_argument(

@@ -34,8 +34,10 @@ from ftstan.drill.workload import Access
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from ftstan.drill.driver import Driver
+    from ftstan.drill.judge import Outage
     from ftstan.drill.rules import Rule
     from ftstan.drill.scenario import Scenario
     from ftstan.drill.setting import NodeFacts
@@ -207,6 +209,8 @@ def _show(result: Result) -> None:
         ]
         print_table(("without acks, ms", *columns), spread_rows, right=columns)
         say()
+    if verdict.outages:
+        _show_faults(verdict.outages)
     if result.setting is not None:
         versions = dict.fromkeys(node.version or "unknown" for node in result.setting.nodes)
         say(f"load: {result.setting.load}")
@@ -230,6 +234,19 @@ def _show(result: Result) -> None:
     if result.directory:
         say(f"report: {os.path.join(result.directory, 'report.html')}")
     say(f"{result.name}: {'PASSED' if result.passed else 'FAILED'}")
+
+
+def _show_faults(outages: Sequence[Outage]) -> None:
+    """How much was published and acked around each fault."""
+    heads = (
+        *("without acks, ms", "acks before", "during", "after"),
+        *("published before", "during", "after"),
+    )
+    rows = [
+        (x.fault, x.node, _ms(x.ms), *(f"{n:,}" for n in (*x.acked, *x.published))) for x in outages
+    ]
+    print_table(("fault", "node", *heads), rows, right=heads)
+    say()
 
 
 def _ms(value: float | None) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.base.states import NodeStatus
+    from ftstan.ft.epoch_records import EpochRecord
 
 _SILENT_S = 3.0
 """From here on the age of the last answer of storage is worth a note."""
@@ -119,7 +120,7 @@ def _print_members(members: Sequence[NodeStatus]) -> None:
         (
             node.called,
             _role(node),
-            node.host,
+            node.host or "-",
             node.epoch or "-",
             "-" if node.warm_lag is None else f"{node.warm_lag.messages} msgs",
             _note(node, versions),
@@ -135,7 +136,7 @@ def _print_wide(members: Sequence[NodeStatus]) -> None:
         (
             node.called,
             node.server,
-            node.host,
+            node.host or "-",
             node.pid,
             node.state,
             node.phase,
@@ -194,6 +195,13 @@ def _mixed_word(node: NodeStatus) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
+def _owner_of(owner: EpochRecord) -> str:
+    """Who it is, as far as the record says: an older release wrote less of it."""
+    who = owner.name or owner.server_id or "-"
+    host = f" on {owner.host}" if owner.host else ""
+    return f"{who}{host}, pid {owner.pid}" if owner.pid else f"{who}{host}"
+
+
 def _from_storage(arguments: argparse.Namespace) -> int:
     # Late: who asks over NATS needs no store.
     from ftstan.base.disk import LocalDisk  # noqa: PLC0415
@@ -229,7 +237,7 @@ def _from_storage(arguments: argparse.Namespace) -> int:
         return int(verdict.health)
     rows = [
         ("epoch", f"{owner.epoch} since {time_of(owner.since_ns)}"),
-        ("owner", f"{owner.name or owner.server_id} on {owner.host}, pid {owner.pid}"),
+        ("owner", _owner_of(owner)),
         ("lock", "held" if look.lock_held else "free"),
         (
             "heartbeat",

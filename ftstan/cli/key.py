@@ -19,6 +19,7 @@ from ftstan.cli.admin import Servers
 from ftstan.cli.admin_client import UnservedError, claimed
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
+from ftstan.cli.program import give_examples
 from ftstan.cli.terminal import complain, print_json, say, time_of
 from ftstan.cli.words.servers import (
     EXIT_DONE,
@@ -58,6 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     nkey.add_argument("file", metavar="FILE", help="where the seed goes; it must not exist")
     nkey.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+    give_examples(show, "key show --dir /nss/orders", "key show --admin-key stan.key --output json")
+    give_examples(rotate, "key rotate --dir /nss/orders", "key rotate host1 --grace 1h --yes")
+    give_examples(nkey, "key nkey stan.nk", "key nkey /etc/ftstan/orders.nk --output json")
     for added in (show, rotate):
         contexts.add_options(added)
         add_key_options(added)

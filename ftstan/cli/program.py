@@ -34,6 +34,25 @@ WRONG_WORDS = "wrong words"
 INTERRUPTED = "interrupted"
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Wraps a text of one line; one with lines of its own, such as examples, stays as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+
+def give_examples(parser: argparse.ArgumentParser, *examples: str, below: str = "") -> None:
+    """Show ``examples`` in the help of a command: words behind the program's name, as people type
+    them. ``below``: a text that follows.
+    """
+    program = parser.prog.split()[0]
+    shown = "".join(f"\n  {program} {example}" for example in examples)
+    parser.formatter_class = _Formatter
+    parser.epilog = "\n\n".join(filter(None, [f"examples:{shown}" if shown else "", below]))
+
+
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
@@ -106,10 +125,8 @@ class Program:
             if wanted in (None, name):
                 command = entry.load()
                 told = "; ".join(f"{status}: {text}" for status, text in command.statuses.items())
-                shown = "".join(f"\n  {self.name} {example}" for example in entry.examples)
                 status = textwrap.fill(f"Exit status: {told}.", _WIDTH)
-                added.formatter_class = argparse.RawDescriptionHelpFormatter
-                added.epilog = f"examples:{shown}\n\n{status}" if shown else status
+                give_examples(added, *entry.examples, below=status)
                 command.configure(added)
         return parser
 

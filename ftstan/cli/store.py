@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
+from ftstan.base.sizes import size_of
 from ftstan.cli import store_change
 from ftstan.cli.terminal import (
     message_row,
@@ -25,7 +26,6 @@ from ftstan.cli.terminal import (
     print_table,
     progress,
     say,
-    size_of,
     text_of,
     time_of,
 )
@@ -153,7 +153,11 @@ def _ls(arguments: argparse.Namespace) -> int:
     print_table(
         ("channel", *numbers, "last written", "state"),
         [
-            (r["name"], *(r[n] for n in numbers), time_of(r["last_timestamp"]), r["state"])
+            (
+                *(r["name"], r["msgs"], size_of(r["bytes"])),
+                *(r[n] for n in numbers[2:]),
+                *(time_of(r["last_timestamp"]), r["state"]),
+            )
             for r in rows
         ],
         right=numbers,
@@ -222,7 +226,10 @@ def _ls_channel(arguments: argparse.Namespace, store: Opened) -> int:
     numbers = ("slice", "first", "last", "msgs", "dat", "idx")
     print_table(
         (*numbers, "state"),
-        [[row[n] for n in (*numbers, "state")] for row in slices],
+        [
+            (*(row[n] for n in numbers[:4]), size_of(row["dat"]), size_of(row["idx"]), row["state"])
+            for row in slices
+        ],
         right=numbers,
     )
     if subs:
@@ -380,7 +387,7 @@ def _dump(arguments: argparse.Namespace) -> int:
         messages = [r for r in rows if r["kind"] == "message"]
         heads = ("channel", "sequence", "time", "size", "reply")
         lines = [
-            (r["channel"], r["sequence"], time_of(r["timestamp"]), r["size"], r["reply"])
+            (r["channel"], r["sequence"], time_of(r["timestamp"]), size_of(r["size"]), r["reply"])
             for r in messages
         ]
         print_table(heads, lines, right=("sequence", "size"))

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import ConfigError, StoreError, WireError
+from ftstan.base.sizes import size_of
 from ftstan.cli import store_change
 from ftstan.cli.terminal import (
     message_row,
@@ -17,7 +18,6 @@ from ftstan.cli.terminal import (
     print_table,
     progress,
     say,
-    size_of,
     text_of,
     time_of,
 )
@@ -97,7 +97,14 @@ def _ls(arguments: argparse.Namespace, reading: Reading) -> int:
     numbers = ("msgs", "bytes", "first", "last", "subs")
     print_table(
         ("channel", *numbers, "last written"),
-        [(r["name"], *(r[n] for n in numbers), time_of(r["last_timestamp"])) for r in rows],
+        [
+            (
+                *(r["name"], r["msgs"], size_of(r["bytes"])),
+                *(r[n] for n in numbers[2:]),
+                time_of(r["last_timestamp"]),
+            )
+            for r in rows
+        ],
         right=numbers,
     )
     _say_owner(owner)
@@ -227,8 +234,8 @@ def _dump(arguments: argparse.Namespace, reading: Reading) -> int:
             print_json(row)
         elif row["kind"] == "message":
             lines.append(
-                (row["channel"], row["sequence"], time_of(row["timestamp"]), row["size"],
-                 row["reply"])
+                (row["channel"], row["sequence"], time_of(row["timestamp"]),
+                 size_of(row["size"]),                 row["reply"])
             )  # fmt: skip
     if arguments.output == "table":
         heads = ("channel", "sequence", "time", "size", "reply")

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import datetime as dt
 import json
+import math
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -143,7 +144,7 @@ def progress(
         TimeRemainingColumn,
     )
 
-    amount = MofNCompleteColumn() if counted else DownloadColumn()
+    amount = MofNCompleteColumn() if counted else DownloadColumn(binary_units=True)
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
@@ -171,16 +172,6 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def size_of(size: int) -> str:
-    """Bytes for people."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
 def time_of(ns: int) -> str:
     """Nanoseconds since the Unix epoch as UTC; ``-`` for none."""
     if not ns:
@@ -190,7 +181,7 @@ def time_of(ns: int) -> str:
 
 def ago(seconds: float | None) -> str:
     """How long ago something was, in the two largest units; ``-``: not known."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "-"
     whole = max(int(seconds), 0)
     if whole < 60:

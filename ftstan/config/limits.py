@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.sizes import size_of
 from ftstan.config.options import ChannelLimits, StoreLimits
 from ftstan.config.units import format_bytes, format_duration, quote
 
@@ -203,10 +204,14 @@ def _differences(old: ChannelLimits, new: ChannelLimits, zero: str) -> list[str]
     """``zero``: what a 0 means where these limits are written."""
     out = []
     for name, label, show in SHOWN:
+        values = (getattr(old, name), getattr(new, name))
+        tell = size_of if name == "max_bytes" else show
         before, after = (
-            zero if value == 0 else show(max(value, 0))
-            for value in (getattr(old, name), getattr(new, name))
+            zero if value == 0 else tell(value) if value > 0 else UNLIMITED for value in values
         )
         if before != after:
             out.append(f"{label}: {before} -> {after}")
+        elif min(values) > 0 and values[0] != values[1]:
+            # Two sizes that differ by less than what is shown of them.
+            out.append(f"{label}: {values[0]} -> {values[1]}")
     return out

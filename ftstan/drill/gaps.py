@@ -6,11 +6,14 @@ node that is cut off has acks under way), so it is the longest gap between two a
 fault's window: from the fault to the first ack of whoever took over or, if nobody did, to the next
 fault or the end of the load. What comes later is no matter of the fault: when publishers stop, acks
 do as well.
+
+``count`` says how much came before a fault, during it, and after it: faults and the first acks
+behind their gaps cut a run into pieces, so that nothing is counted twice within one column.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,6 +66,35 @@ def find(
         if gaps:
             windows.append((gaps[0].begin, gaps[-1].end))
     return Gaps(tuple(found), _elsewhere(acks, windows, load_end))
+
+
+class Around(NamedTuple):
+    """How many came around one fault.
+
+    ``before``: since service came back from the fault before it (of the first: from the beginning);
+    ``during``: from the fault until service came back; ``after``: from then to the next fault (of
+    the last: to the end). If no ack came any more, all behind the fault is ``during``.
+    """
+
+    before: int
+    during: int
+    after: int
+
+
+def count(times: Iterable[int], faults: Sequence[Fault], of: Sequence[Gap | None]) -> list[Around]:
+    """Count ``times``, in any order, around ``faults``, whose gaps are ``of``; both sorted."""
+    ordered = sorted(times)
+    at = [bisect_right(ordered, fault.t) for fault in faults]
+    ends = [*at[1:], len(ordered)] if at else []
+    back = [
+        # A fault that follows before service is back ends the one before it.
+        end if gap is None else min(max(bisect_left(ordered, gap.end), begin), end)
+        for begin, end, gap in zip(at, ends, of, strict=True)
+    ]
+    return [
+        Around(begin - former, middle - begin, end - middle)
+        for former, begin, middle, end in zip([0, *back], at, back, ends, strict=False)
+    ]
 
 
 def _inside(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ftstan.drill.gaps import Gaps
+    from ftstan.drill.gaps import Around, Gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class Outage:
     """How long no ack came around one fault, in milliseconds; ``None``: none came any more.
 
     From the last ack before service stopped to the first one after it came back (``gaps.py``); the
-    fault was at ``t``, microseconds.
+    fault was at ``t``, microseconds. ``published`` and ``acked``: attempts to publish, and acks,
+    before, during and after it.
     """
 
     t: int
@@ -49,6 +50,8 @@ class Outage:
     node: str
     fault: str
     ms: float | None
+    published: Around
+    acked: Around
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,9 +290,11 @@ class _Evidence:
 
     def outages(self, around: Gaps) -> Iterator[Outage]:
         faults = sorted(self.faults, key=lambda fault: fault.t)
-        for fault, gap in zip(faults, around.of, strict=True):
+        published = gaps.count((x.t for x in self.published.values()), faults, around.of)
+        acked = gaps.count(self.ack_times.values(), faults, around.of)
+        for fault, gap, *counts in zip(faults, around.of, published, acked, strict=True):
             ms = gap.ms if gap is not None else None
-            yield Outage(fault.t, fault.epoch, fault.node, fault.fault, ms)
+            yield Outage(fault.t, fault.epoch, fault.node, fault.fault, ms, *counts)
 
     def cases(
         self,

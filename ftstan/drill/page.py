@@ -62,7 +62,10 @@ def page(result: Result, timeline: Timeline) -> str:
         result=result,
         plot=plot(timeline),
         faults=[
-            (clock(x.t).rpartition(" ")[2], x.fault, x.node, x.epoch, x.ms)
+            (
+                *(clock(x.t).rpartition(" ")[2], x.fault, x.node, x.epoch, x.ms),
+                *(*x.acked, *x.published),
+            )
             for x in result.verdict.outages
         ],
         fewest_for_median=FEWEST_FOR_MEDIAN,

@@ -46,7 +46,15 @@ def as_dict(result: Result) -> dict[str, object]:
             if x.former
         ],
         "outages": [
-            {"t": x.t, "fault": x.fault, "node": x.node, "epoch": x.epoch, "ms": x.ms}
+            {
+                "t": x.t,
+                "fault": x.fault,
+                "node": x.node,
+                "epoch": x.epoch,
+                "ms": x.ms,
+                "published": x.published._asdict(),
+                "acked": x.acked._asdict(),
+            }
             for x in verdict.outages
         ],
         "elsewhere_ms": verdict.elsewhere_ms,

@@ -99,7 +99,7 @@ class Result:
         return (
             f"{missing:,} of {verdict.published:,} publishes got no ack: service stopped before "
             "one came. Their publishers did not take them for done, and published each payload "
-            f"again, under a new id, until it was acknowledged. {kept if stored else ''}None of "
-            "that is a loss: what is promised, and judged here, is that whatever was acknowledged "
+            f"again, under a new id, until it was acknowledged. {kept if stored else ''}That "
+            "is no loss: what is promised, and judged here, is that whatever was acknowledged "
             "is kept."
         )

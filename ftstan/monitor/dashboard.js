@@ -2,17 +2,24 @@
 const EVERY_MS = 1000, WITHIN_MS = 2500, HISTORY_MS = 10000;
 const MINUTES_MS = 120000, HOUR_MS = 3600000, WIDE = 240;
 const $ = (selector) => document.querySelector(selector);
-const count = new Intl.NumberFormat("en");
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+/* What a member of another release does not tell is a dash. */
+const isNumber = Number.isFinite;
+function numbers(options) {
+  const made = new Intl.NumberFormat("en", options);
+  return { format: (n) => isNumber(n) ? made.format(n) : "–" };
+}
+const count = numbers({}), short = numbers({ notation: "compact", maximumFractionDigits: 1 });
+/* As ftstan/base/sizes.py writes them. */
 const bytes = (n) => {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  if (!isNumber(n)) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let at = 0;
-  while (n >= 1024 && at < units.length - 1) { n /= 1024; at += 1; }
-  return `${at && n < 100 ? n.toFixed(1) : Math.round(n)} ${units[at]}`;
+  while (n >= (at ? 1023.95 : 1024) && at < units.length - 1) { n /= 1024; at += 1; }
+  return `${at ? n.toFixed(1) : Math.round(n)} ${units[at]}`;
 };
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
-const moment = (ms) => Date.now() - ms < 43200000 ? clock(ms) : new Date(ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const span = (s) => s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min`
+const moment = (ms) => !isNumber(ms) ? "–" : Date.now() - ms < 43200000 ? clock(ms) : new Date(ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const span = (s) => !isNumber(s) ? "–" : s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min`
   : s < 86400 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min` : `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
 
 /* Everything that a client chose the name of becomes text, never markup. */
@@ -181,9 +188,9 @@ function standing(member) {
   if (member.state === "FT_STANDBY") return member.phase.startsWith("paused") ? tag("paused", "warn") : tag("standby", READY.has(member.phase) ? "ready" : "warn");
   return tag(STATES[member.state] || member.state.toLowerCase(), STATES[member.state] ? "on" : "warn");
 }
-const doing = (member) => member.present ? member.phase : `last heard ${span(member.silent_s)} ago, ${STATES[member.state] || member.state} then`;
+const doing = (member) => member.present ? member.phase || "–" : `last heard ${span(member.silent_s)} ago, ${STATES[member.state] || member.state || "–"} then`;
 function behind(member) {
-  if (member.lag_messages < 0 || !member.present) return "";
+  if (!(member.lag_messages >= 0) || !member.present) return "";
   return member.lag_messages === 0 ? "0" : `${short.format(member.lag_messages)}, ${member.lag_s < 10 ? member.lag_s.toFixed(1) : Math.round(member.lag_s)} s`;
 }
 function show(base, data) {
@@ -192,16 +199,16 @@ function show(base, data) {
   $("#title").textContent = name;
   const epoch = node.holder_epoch ? `, epoch ${node.holder_epoch}` : "";
   const other = node.serving ? null : data.members.find((member) => member.present && member.state === "FT_ACTIVE" && member.server !== node.server);
-  const state = node.serving ? `${node.name || node.host} serves${epoch}` : other ? `${other.name || other.host} serves${epoch}, but its pages do not answer here; ${node.name || node.host}: ${node.phase}` : `${node.name || node.host}: ${node.phase}${epoch}`;
-  verdict(found.health, state, [["Members", `${found.present} of ${found.expected}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
-  $("#through").textContent = `${base === home ? "this member" : `seen through ${new URL(base).host}`}, up ${span(node.uptime)}${node.probe_age !== null && node.probe_age > 5 ? `, storage silent for ${span(node.probe_age)}` : ""}`;
-  $("#version").textContent = `ftstan ${node.version}`;
+  const state = node.serving ? `${node.name || node.host || node.server} serves${epoch}` : other ? `${other.name || other.host} serves${epoch}, but its pages do not answer here; ${node.name || node.host}: ${node.phase}` : `${node.name || node.host}: ${node.phase}${epoch}`;
+  verdict(found.health, state, [["Members", `${count.format(found.present)} of ${count.format(found.expected)}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
+  $("#through").textContent = `${base === home ? "this member" : `seen through ${new URL(base).host}`}, up ${span(node.uptime)}${node.probe_age > 5 ? `, storage silent for ${span(node.probe_age)}` : ""}`;
+  $("#version").textContent = `ftstan ${node.version || "–"}`;
   epochs = data.epochs;
 
   const members = data.members.length ? [...data.members] : [{ ...node, monitor: base, present: true, lag_messages: -1 }];
   members.sort((a, b) => b.present - a.present || (a.state > b.state) - (a.state < b.state));
   fill("#group", members.map((member) => h("tr", { class: member.present ? null : "absent" },
-    cell("name", "", member.name || member.host, " ", member.name && member.name !== member.host ? h("span", { class: "where" }, member.host) : h("code", {}, member.server)), note(standing(member)), cell("wrap", "Doing", doing(member)),
+    cell("name", "", member.name || member.host || "–", " ", member.name && member.host && member.name !== member.host ? h("span", { class: "where" }, member.host) : h("code", {}, member.server || "")), note(standing(member)), cell("wrap", "Doing", doing(member)),
     cell("n", behind(member) && "Behind", behind(member)), cell("", "Version", member.version || "–"),
     cell("", "Pages", member.monitor ? h("a", { href: `${member.monitor}/dashboard`, rel: "noreferrer", "aria-label": `Dashboard of ${member.name || member.host}` }, new URL(member.monitor).host) : "–"))), "", 6);
 
@@ -225,7 +232,7 @@ function show(base, data) {
   $("#takeovers ol").replaceChildren(...data.epochs.map((entry, i) => h("li", i ? {} : { class: "now" }, h("b", {}, `${entry.epoch}`), h("span", { class: "why" }, entry.cause),
     h("time", { datetime: new Date(entry.since_ms).toISOString() }, new Date(entry.since_ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" })),
     h("span", { class: "where", title: `${entry.host}, server ${entry.server}` }, entry.name || entry.host, " ", entry.name ? "" : h("code", {}, entry.server)), h("span", { class: "where" }, span((entry.until_ms || Math.max(data.now_ms, entry.since_ms)) / 1000 - entry.since_ms / 1000)))));
-  if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, "None"));
+  if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, "No takeover yet"));
 }
 function lost() {
   const since = answered ? [["Last answer", `${clock(answered)} (${span((Date.now() - answered) / 1000)} ago)`]] : [];

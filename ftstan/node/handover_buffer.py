@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import NatsError, WireError
+from ftstan.base.sizes import size_of
 from ftstan.wire.frames import Parser
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class HandoverBuffer:
             while n := self.link.recv_into(view):
                 self._data += view[:n]
                 if len(self._data) > LIMIT:
-                    self.give_up(f"more than {LIMIT >> 20} MiB arrived")
+                    self.give_up(f"more than {size_of(LIMIT)} arrived")
                     return
                 if n < len(view):
                     return

@@ -7,6 +7,7 @@ escaped by Jinja2, which is loaded when a report is written.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -44,12 +45,14 @@ def _cell(value: object) -> str:
     match value:
         case None:
             return "-"
+        case bool():
+            return "yes" if value else "no"
         case int():
             return f"{value:,}"
         case float():
-            return f"{value:,.0f}"
+            return f"{value:,.0f}" if math.isfinite(value) else "-"
         case tuple():
-            return ", ".join(map(str, value))
+            return ", ".join(map(_cell, value))
     return str(value)
 
 

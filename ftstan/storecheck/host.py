@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import LockBusyError
+from ftstan.base.sizes import size_of
 from ftstan.ft.lock import LOCK_NAME, StoreLock
 from ftstan.ft.mountcheck import examine
 from ftstan.storecheck.bench import BLOCK, MS, Bench, Check, bad, good, limit
@@ -72,7 +73,7 @@ def _space(bench: Bench) -> list[StorageFinding]:
         "total_bytes": room.total_bytes,
         "free_files": room.free_files,
     }
-    text = f"{room.free_bytes / (1 << 30):.1f} GiB free of {room.total_bytes / (1 << 30):.1f} GiB"
+    text = f"{size_of(room.free_bytes)} free of {size_of(room.total_bytes)}"
     no_inodes = bool(room.total_files) and room.free_files < 100
     if room.free_bytes < _FREE_BAD or no_inodes:
         what = f"{room.free_files} inodes free" if no_inodes else text

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 pytestmark = pytest.mark.processes
 
@@ -135,6 +135,32 @@ def test_who_lags_and_who_is_stalled_stands_first_and_names_are_never_markup(
     expect(reader).to_contain_text("stalled")
     expect(reader.locator("td").nth(4)).to_have_text("7")
     assert page.locator("main img").count() == 0
+
+
+def test_what_a_member_of_another_release_does_not_tell_is_a_dash(
+    stage: Stage, browser: Browser
+) -> None:
+    server = alone(stage)
+    page = browser.new_page()
+    page.on("pageerror", lambda error: ERRORS.append(str(error)))
+
+    def poorer(route: Route) -> None:
+        data = route.fetch().json()
+        data |= {"room": None, "epochs": [], "counters": {}}
+        data |= {"channels": [{"name": "orders"}], "subscriptions": [{"channel": "orders"}]}
+        data["members"] = [{"present": True, "state": "FT_ACTIVE"}, {"present": False}]
+        data["node"] |= {"probe_age": None, "version": "", "name": "", "host": ""}
+        del data["totals"]["stalled"], data["verdict"]["since_ms"], data["verdict"]["expected"]
+        route.fulfill(json=data)
+
+    page.route("**/dashboard/data", poorer)
+    page.goto(f"{server.url}/dashboard")
+    state(page, "serves")
+    expect(page.locator("#group tbody tr")).to_have_count(2)
+    expect(page.locator("#channels tbody tr")).to_contain_text("orders")
+    text = page.locator("body").inner_text()
+    raw = re.compile(r"\b(None|True|False|NaN|nan|null|undefined|true|false|Invalid Date)\b")
+    assert [line for line in text.splitlines() if raw.search(line)] == []
 
 
 def test_the_page_is_whole_and_the_browser_is_told_to_load_nothing(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ftstan.base.sizes import size_of
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN
-from ftstan.cli.terminal import print_json, say, size_of, visible
+from ftstan.cli.terminal import print_json, say, visible
 from ftstan.cli.words.client import number
 from ftstan.spark import archive
 from ftstan.spark.archive.report import FORMATS, PAYLOADS, ArchiveOptions

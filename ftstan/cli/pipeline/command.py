@@ -30,6 +30,8 @@ def _command(
     text: str,
     run: Callable[[argparse.Namespace], int],
     configure: Callable[[argparse.ArgumentParser], None],
+    *,
+    examples: tuple[str, str],
     done: str,
     found: str = "",
 ) -> Entry:
@@ -39,54 +41,95 @@ def _command(
     """
     statuses = {EXIT_CLEAN: done} | ({EXIT_FOUND: found} if found else {})
     statuses |= {EXIT_USAGE: WRONG_WORDS, EXIT_FAILED: _NOT_DONE, EXIT_INTERRUPTED: INTERRUPTED}
-    return Entry(text, lambda: Command(filled(run), statuses, configure, failed=EXIT_FAILED))
+    return Entry(
+        text,
+        lambda: Command(filled(run), statuses, configure, failed=EXIT_FAILED),
+        examples,
+    )
 
 
 COMMANDS = {
-    "read": _command("show, count or export messages", read.run, read.configure, "done"),
+    "read": _command(
+        "show, count or export messages",
+        read.run,
+        read.configure,
+        examples=(
+            "read /nss/orders --count",
+            "read /nss/orders --channel orders --since 36h --limit 5",
+        ),
+        done="done",
+    ),
     "archive": _command(
         "archive the slices in a spool",
         archive.run,
         archive.configure,
-        "everything that waited is archived",
-        "a slice was left out, or a sequence came with two contents",
+        examples=(
+            "archive /srv/spool /srv/archive",
+            "archive /srv/spool /srv/archive --channel orders --dry-run",
+        ),
+        done="everything that waited is archived",
+        found="a slice was left out, or a sequence came with two contents",
     ),
     "archive-script": _command(
         "print or write the script that gives slices to a spool",
         archive.script,
         archive.configure_script,
-        "done",
+        examples=(
+            "archive-script --spool /srv/spool",
+            "archive-script --spool /srv/spool --write /srv/archive-slice",
+        ),
+        done="done",
     ),
     "audit": _command(
         "check that everything is there, once and undamaged",
         audit.run,
         audit.configure,
-        "clean",
-        "something is wrong",
+        examples=(
+            "audit /nss/orders --html /srv/audit.html",
+            "audit /nss/orders /srv/archive --strict",
+        ),
+        done="clean",
+        found="something is wrong",
     ),
     "judge": _command(
         "judge the ledger of a demo or a drill",
         audit.judge,
         audit.configure_judge,
-        "clean",
-        "a promise was broken",
+        examples=("judge demo/out/run1/ledger", "judge demo/out/run1/ledger --output json"),
+        done="clean",
+        found="a promise was broken",
     ),
     "query": _command(
-        "ask a question that has a name, or SQL", query.run, query.configure, "answered"
+        "ask a question that has a name, or SQL",
+        query.run,
+        query.configure,
+        examples=(
+            "query rate /nss/orders --bucket '5 minutes'",
+            "query 'SELECT channel, max(size) FROM messages GROUP BY channel' /nss/orders",
+        ),
+        done="answered",
     ),
     "replay": _command(
         "publish messages again, to a running server",
         replay.run,
         replay.configure,
-        "everything is stored",
-        "a message was not stored, is damaged, or has two contents",
+        examples=(
+            "replay /nss/orders --channel orders --prefix again. --dry-run",
+            "replay /srv/archive --same-channels --rate 2000 --checkpoint /srv/replay.json",
+        ),
+        done="everything is stored",
+        found="a message was not stored, is damaged, or has two contents",
     ),
     "restore": _command(
         "make an offline datastore of messages, as they were",
         restore.run,
         restore.configure,
-        "restored, and read back",
-        "messages are missing, damaged, or have two contents",
+        examples=(
+            "restore /nss/orders --to /srv/restored --cluster orders",
+            "restore /srv/archive /srv/spool --to /srv/restored --cluster orders --dry-run",
+        ),
+        done="restored, and read back",
+        found="messages are missing, damaged, or have two contents",
     ),
     "completion": completing(lambda: PROGRAM),
 }

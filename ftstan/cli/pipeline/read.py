@@ -6,9 +6,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import ConfigError
+from ftstan.base.sizes import size_of
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN
-from ftstan.cli.terminal import print_json, print_table, say, size_of
+from ftstan.cli.terminal import print_json, print_table, say
 from ftstan.cli.words.client import number
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _show(arguments: argparse.Namespace, frame: DataFrame) -> None:
             r.channel,
             r.sequence,
             r.timestamp,
-            r["size"],
+            size_of(r["size"]),
             "" if r.crc_ok else "DAMAGED",
             _preview(r.data),
         )

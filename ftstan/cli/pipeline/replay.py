@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, DamageError
+from ftstan.base.sizes import size_of
 from ftstan.cli import client_options
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
-from ftstan.cli.terminal import complain, print_json, print_table, progress, say, size_of
+from ftstan.cli.terminal import complain, print_json, print_table, progress, say
 from ftstan.cli.words.client import add_options, number, seconds
 from ftstan.spark import replay
 from ftstan.spark.replay import Checkpoint, ReplayError, ReplayOptions

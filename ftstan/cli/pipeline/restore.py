@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, DamageError, StoreError
+from ftstan.base.sizes import size_of
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
 from ftstan.cli.pipeline.selecting import as_stored, option_of
 from ftstan.cli.store_owner import owning
-from ftstan.cli.terminal import complain, print_json, print_table, say, size_of
+from ftstan.cli.terminal import complain, print_json, print_table, say
 from ftstan.spark.keys import KEY_FILE_OPTION, NO_KEYS, KeySource
 from ftstan.spark.places import holds_encrypted
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
@@ -66,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=running.size,
         default=_SLICE_BYTES,
         metavar="SIZE",
-        help="size of a slice (default 64MB)",
+        help="size of a slice (default 64 MiB)",
     )
     parser.add_argument(
         "--slice-msgs", type=int, default=0, metavar="N", help="messages of a slice (default: any)"
@@ -228,7 +229,7 @@ def _say_plan(arguments: argparse.Namespace, plan: Plan) -> None:
     numbers = ("messages", "bytes", "first", "last")
     print_table(
         ("channel", *numbers),
-        [(r["channel"], *(r[n] for n in numbers)) for r in rows],
+        [(r["channel"], r["messages"], size_of(r["bytes"]), r["first"], r["last"]) for r in rows],
         right=numbers,
     )
     say("nothing was written")

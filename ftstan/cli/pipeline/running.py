@@ -282,7 +282,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def size(text: str) -> int:
-    """Bytes: ``64MB``, ``1G``, ``4096``."""
+    """Bytes: ``64MiB``, ``64MB`` (the same), ``1G``, ``4096``."""
     found = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", text.strip().upper().replace("IB", "B"))
     if found is None or not int(found[1]):
         raise ValueError
@@ -300,7 +300,7 @@ def rate(text: str) -> float:
 rate.__name__ = "rate"
 # What argparse calls a wrong value.
 setting.__name__ = "setting KEY=VALUE"
-size.__name__ = "size such as 64MB"
+size.__name__ = "size such as 64MiB"
 
 
 def plain(value: Any) -> Any:

@@ -6,18 +6,55 @@ from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import MAX_HISTORY
 from ftstan.cli import contexts
+from ftstan.cli.program import give_examples
 from ftstan.cli.words.servers import add_key_options, count, moment, seconds
 
 if TYPE_CHECKING:
     import argparse
 
 _COMMANDS = (
-    ("status", "show each member, and whether the group is healthy"),
-    ("switchover", "hand over to a standby, and wait until it serves"),
-    ("pause", "keep a standby from taking over, until resume; a restart does not end it"),
-    ("resume", "end a pause"),
-    ("history", "show who owned the datastore, since when, and why"),
-    ("mixed", "say whether original servers may be members"),
+    (
+        "status",
+        "show each member, and whether the group is healthy",
+        ("ft status --group orders --watch", "ft status --dir /nss/orders"),
+    ),
+    (
+        "switchover",
+        "hand over to a standby, and wait until it serves",
+        (
+            "ft switchover --group orders --dir /nss/orders",
+            "ft switchover --group orders --to host2 --at 03:00 --dir /nss/orders",
+        ),
+    ),
+    (
+        "pause",
+        "keep a standby from taking over, until resume; a restart does not end it",
+        (
+            "ft pause host2 --group orders --dir /nss/orders",
+            "ft pause --group orders --admin-key stan.key --yes",
+        ),
+    ),
+    (
+        "resume",
+        "end a pause",
+        (
+            "ft resume host2 --group orders --dir /nss/orders",
+            "ft resume --group orders --admin-key stan.key",
+        ),
+    ),
+    (
+        "history",
+        "show who owned the datastore, since when, and why",
+        ("ft history --group orders --count 5", "ft history --dir /nss/orders --output json"),
+    ),
+    (
+        "mixed",
+        "say whether original servers may be members",
+        (
+            "ft mixed on --group orders --dir /nss/orders",
+            "ft mixed off --group orders --dir /nss/orders",
+        ),
+    ),
 )
 
 
@@ -26,8 +63,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(
         title="commands", dest="verb", required=True, metavar="<command>"
     )
-    for verb, text in _COMMANDS:
-        _common(commands.add_parser(verb, help=text, description=text))
+    for verb, text, examples in _COMMANDS:
+        command = commands.add_parser(verb, help=text, description=text)
+        give_examples(command, *examples)
+        _common(command)
     added = commands.choices
     added["status"].add_argument(
         "--expect", type=count, default=0, metavar="N", help="how many members there are"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.cli import contexts
+from ftstan.cli.program import give_examples
 
 if TYPE_CHECKING:
     import argparse
@@ -15,14 +16,55 @@ EXIT_DAMAGE = 1
 EXIT_FAILED = 2
 
 _COMMANDS = (
-    ("ls", "list the channels, or the slices and subscriptions of one"),
-    ("dump", "print messages, subscriptions and clients as JSON lines"),
-    ("verify", "read everything and say what is damaged"),
-    ("du", "show where the bytes are"),
-    ("repair", "end damage: copy aside, then keep what can be read"),
-    ("compact", "merge small slices of former activations"),
-    ("handover", "leave exactly what an original server would have written"),
-    ("rekey", "encrypt every payload with the first key of a file, the server stopped"),
+    (
+        "ls",
+        "list the channels, or the slices and subscriptions of one",
+        ("store ls /nss/orders", "store ls postgres:/etc/ftstan/sql --channel orders"),
+    ),
+    (
+        "dump",
+        "print messages, subscriptions and clients as JSON lines",
+        (
+            "store dump /nss/orders --channel orders --from 100 --to 110",
+            "store dump /nss/orders --output table",
+        ),
+    ),
+    (
+        "verify",
+        "read everything and say what is damaged",
+        ("store verify /nss/orders", "store verify -c /etc/ftstan/ftstan.conf --output json"),
+    ),
+    (
+        "du",
+        "show where the bytes are",
+        ("store du /nss/orders", "store du /nss/orders --channel orders"),
+    ),
+    (
+        "repair",
+        "end damage: copy aside, then keep what can be read",
+        (
+            "store repair /nss/orders --dry-run",
+            "store repair /nss/orders --aside /backup/orders.damaged",
+        ),
+    ),
+    (
+        "compact",
+        "merge small slices of former activations",
+        ("store compact /nss/orders", "store compact /nss/orders --channel orders"),
+    ),
+    (
+        "handover",
+        "leave exactly what an original server would have written",
+        ("store handover /nss/orders", "store handover /nss/orders --output json"),
+    ),
+    (
+        "rekey",
+        "encrypt every payload with the first key of a file, the server stopped",
+        (
+            "store rekey /nss/orders --encryption-key-file keys --encryption-cipher AES",
+            "store rekey /nss/orders --encryption-key-file keys --to-plain",
+        ),
+    ),
 )
 #: That of every NATS server that was not told another.
 _MAX_PAYLOAD = 1 << 20
@@ -40,13 +82,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(
         title="commands", dest="verb", required=True, metavar="<command>"
     )
-    for name, text in _COMMANDS:
-        _common(commands.add_parser(name, help=text, description=text))
+    for name, text, examples in _COMMANDS:
+        command = commands.add_parser(name, help=text, description=text)
+        give_examples(command, *examples)
+        _common(command)
     schema = commands.add_parser(
         "sql-schema",
         help="print the statements that make the tables of a database",
         description="print the statements that make the tables of a database",
     )
+    give_examples(schema, "store sql-schema postgres", "store sql-schema mysql")
     schema.add_argument("driver", choices=("mysql", "postgres"), help="the server's -sql_driver")
     commands.choices["verify"].add_argument(
         "--max-payload",
@@ -129,6 +174,11 @@ def _database(parser: argparse.ArgumentParser) -> None:
 def _copy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "copy a whole store between directories and databases, every server stopped"
     parser = commands.add_parser("copy", help=text, description=text)
+    give_examples(
+        parser,
+        "store copy /nss/orders /backup/orders",
+        "store copy /nss/orders postgres:/etc/ftstan/sql",
+    )
     for name, what in (("source", "FROM"), ("target", "TO")):
         parser.add_argument(
             name,

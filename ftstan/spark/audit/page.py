@@ -6,6 +6,7 @@ from dataclasses import astuple
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ftstan.base.sizes import size_of
 from ftstan.reports import MOST_ROWS, clock, render
 from ftstan.spark.audit.plots import coverage, timeline
 
@@ -40,8 +41,8 @@ def page(report: Result) -> str:
             for kind, count in report.counts.items()
         ],
         channels=[
-            (*row, clock(first_ns // 1000), clock(last_ns // 1000))
-            for *row, first_ns, last_ns in map(_CHANNEL, report.channels)
+            (name, messages, size_of(size), *row, clock(first_ns // 1000), clock(last_ns // 1000))
+            for name, messages, size, *row, first_ns, last_ns in map(_CHANNEL, report.channels)
         ],
         coverage=coverage(
             [day for day in report.days if (day.channel, day.place) in lines],

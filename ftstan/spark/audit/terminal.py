@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ftstan.base.sizes import size_of
 from ftstan.reports import clock
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def print_report(report: AuditReport) -> None:
             (
                 c.name,
                 c.messages,
-                c.size,
+                size_of(c.size),
                 c.first,
                 c.last,
                 c.missing,

@@ -196,7 +196,7 @@ def test_a_missing_java_is_one_line_with_the_cure(
         (["read", "s", "--conf", "x"], "invalid setting KEY=VALUE value: 'x'"),
         (
             ["restore", "s", "--to", "x", "--cluster", "c", "--slice-bytes", "0"],
-            "invalid size such as 64MB value: '0'",
+            "invalid size such as 64MiB value: '0'",
         ),
         (["replay", "s"], "where to is not said, or said twice"),
         (

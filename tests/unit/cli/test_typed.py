@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import nkeys
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
-from ftstan.cli.ctl import COMMANDS, PROGRAM, main
+from ftstan.cli.ctl import COMMANDS, PROGRAM, in_full, main
+from ftstan.cli.pipeline import command as pipeline
 from ftstan.cli.program import EXIT_USAGE
 from ftstan.cli.reports import channel_report, subscription_report
 from ftstan.cli.terminal import ago, own_flags
 from ftstan.cli.wordorder import in_order
 from ftstan.version import __version__
+from tools.man_ftstanctl import leaves
 
 if TYPE_CHECKING:
     import argparse
@@ -100,6 +103,44 @@ def test_the_help_of_each_command_has_two_examples_that_can_be_typed(
         words = shlex.split(example)
         assert words[0] == name
         assert read(*words).command == name
+
+
+LEAVES = {" ".join(path): parser for path, parser in leaves(PROGRAM.build_parser())}
+
+
+def shown_examples(help_text: str, program: str) -> list[list[str]]:
+    """The words of the examples in a help, behind the program's name."""
+    _, _, below = help_text.partition("examples:\n")
+    lines = [line.strip() for line in below.partition("\n\n")[0].splitlines()]
+    found = [shlex.split(line) for line in lines]
+    assert [words[0] for words in found] == [program] * len(found)
+    return [words[1:] for words in found]
+
+
+@pytest.mark.parametrize("verb", LEAVES)
+def test_the_help_of_each_verb_has_two_examples_of_it_that_its_parser_takes(verb: str) -> None:
+    examples = shown_examples(LEAVES[verb].format_help(), "ftstanctl")
+    assert len(examples) == 2
+    assert examples[0] != examples[1]
+    for words in examples:
+        ordered = in_order(PROGRAM.build_parser(), in_full(words))
+        read(*in_full(words))
+        assert " ".join(ordered).startswith(verb)
+
+
+def test_an_example_with_a_wrong_flag_would_be_found() -> None:
+    with pytest.raises(ConfigError):
+        read("ft", "status", "--gruop", "orders")
+    assert shown_examples("x\n\nexamples:\n  p a 'b c'\n\nExit", "p") == [["a", "b c"]]
+
+
+@pytest.mark.parametrize("name", sorted(pipeline.COMMANDS))
+def test_the_help_of_each_command_of_the_pipeline_has_two_as_well(name: str) -> None:
+    parsers = dict(leaves(pipeline.PROGRAM.build_parser()))
+    examples = shown_examples(parsers[name,].format_help(), "ftstan-pipeline")
+    assert len(examples) == 2
+    for words in examples:
+        assert pipeline.PROGRAM._read(words).command == name
 
 
 def test_hints_name_the_flags_of_this_command() -> None:

@@ -493,7 +493,7 @@ def test_each_change_is_told_once_in_the_words_of_the_table() -> None:
     )
     assert changes(old, new) == [
         "Channels: 10 -> unlimited",
-        "Bytes: 976.56 MB -> 1.00 KB",
+        "Bytes: 976.6 MiB -> 1.0 KiB",
         "Age: 1h0m0s -> unlimited",
         '"a": Subscriptions: inherited -> 3, Messages: 5 -> unlimited',
         '"gone": no limits of its own any more',

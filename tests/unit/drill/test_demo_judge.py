@@ -239,6 +239,15 @@ def test_breaches_are_counted_in_full_and_shown_in_part() -> None:
 def test_the_table_names_takeovers_counts_and_breaches() -> None:
     text = table(judge(_without(_story(), kind=Delivery, id="8.1")))
     assert "kill -9      A -> B   active after     300 ms   without acks   21000 ms\n" in text
+    verdict = judge(_story())
+    (outage,) = verdict.outages
+    assert outage.acked.before + outage.acked.during + outage.acked.after == verdict.acked
+    for what, n in (("acked", outage.acked), ("published", outage.published)):
+        line = next(x for x in text.splitlines() if what in x and "during" in x)
+        assert line.split() == [
+            what,
+            *f"{n.before} before {n.during} during {n.after} after".split(),
+        ]
     assert "without ack         1   (no loss" in text
     assert "stored without ack  1 " in text
     assert "violations          1\n" in text

@@ -4,6 +4,7 @@ came.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from dataclasses import replace
@@ -133,6 +134,54 @@ def test_an_outage_is_the_longest_time_without_an_ack_around_a_fault() -> None:
     assert outage(fault_at(10), fault_at(20), *acks_at(9.9, 10.2, 10.3, 20.9)) == pytest.approx(
         [300.0, 10600.0]
     )
+
+
+def tried_at(*seconds: float) -> list[Record]:
+    return [
+        Publish(round(at * 1e6), f"p{number}.1", number, 1, "", 9, "00")
+        for number, at in enumerate(seconds)
+    ]
+
+
+def test_acks_and_publishes_are_counted_before_during_and_after_each_fault() -> None:
+    records = [
+        *(fault_at(10), fault_at(20)),
+        # One ack was under way when the first fault came, two when the second did.
+        *acks_at(8.0, 9.0, 9.9, 10.1, 13.0, 15.0, 19.9, 20.1, 20.2, 25.0),
+        *tried_at(7.5, 8.5, 9.5, 9.8, 10.5, 12.9, 14.0, 24.9, 25.5),
+    ]
+    first, second = judge(records).outages
+    assert (first.ms, second.ms) == pytest.approx((4900.0, 4800.0))
+    # The longest gap of the first fault ends with the ack at 19.9.
+    assert first.acked == (3, 3, 1)
+    assert second.acked == (1, 2, 1)
+    assert first.published == (4, 3, 0)
+    assert second.published == (0, 1, 1)
+
+
+def test_what_is_counted_around_faults_is_everything_once() -> None:
+    random.seed(11)
+    for _ in range(200):
+        faults = [fault_at(random.uniform(1, 50)) for _ in range(random.randint(1, 5))]
+        acks = acks_at(*(random.uniform(0, 60) for _ in range(random.randint(0, 40))))
+        verdict = judge([*faults, *acks])
+        counts = [x.acked for x in verdict.outages]
+        assert min(n for row in counts for n in row) >= 0
+        assert counts[0].before + sum(x.during + x.after for x in counts) == verdict.acked
+        assert all(a.after == b.before for a, b in itertools.pairwise(counts))
+
+
+def test_behind_a_fault_that_nobody_recovered_from_nothing_is_after() -> None:
+    (found,) = judge([fault_at(10), *acks_at(8.0, 9.9), *tried_at(9.0, 10.5, 11.0)]).outages
+    assert found.ms is None
+    assert found.acked == (2, 0, 0)
+    assert found.published == (1, 2, 0)
+
+
+def test_a_fault_before_service_is_back_ends_what_is_counted_for_the_former() -> None:
+    first, second = judge([fault_at(10), fault_at(11), *acks_at(9.0, 12.0, 13.0)]).outages
+    assert first.acked == (1, 0, 0)
+    assert second.acked == (0, 0, 2)
 
 
 def load_until(seconds: float) -> list[Record]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from ftstan.cli import drill as drill_command
 from ftstan.cli.ctl import main
 from ftstan.client import NatsLogin
 from ftstan.drill import commands, ledger, setting
@@ -34,6 +36,7 @@ from ftstan.drill.workload import Access
 if TYPE_CHECKING:
     from pathlib import Path
 
+Capture = pytest.CaptureFixture[str]
 NASTY = "<script>alert(1)</script>"
 
 
@@ -116,7 +119,7 @@ def test_what_was_published_and_not_acked_is_explained_where_there_is_some() -> 
     told = result(records).unacked
     assert told.startswith("1 of 40 publishes got no ack")
     assert "1 of them is stored all the same" in told
-    assert "None of that is a loss" in told
+    assert "That is no loss" in told
     assert told in page(result(records), Timeline.of(records))
 
 
@@ -125,6 +128,20 @@ def test_a_page_has_no_percentile_of_one_fault_and_the_time_of_each() -> None:
     (row,) = json.loads(json.dumps(as_dict(result(clean_ledger()))))["unavailability_ms"]
     assert (row["count"], row["median"], row["p99"]) == (1, None, None)
     assert made.count("ms without acks</title>") == 1
+
+
+def test_every_report_tells_what_came_before_during_and_after_a_fault(capsys: Capture) -> None:
+    records = clean_ledger()
+    (outage,) = as_dict(result(records))["outages"]  # type: ignore[misc]
+    assert outage["acked"] == {"before": 20, "during": 0, "after": 20}
+    assert outage["published"] == {"before": 20, "during": 1, "after": 19}
+    made = page(result(records), Timeline.of(records))
+    for head in ("acks before", "acks during", "acks after", "published during"):
+        assert f">{head}</th>" in made
+    drill_command._show(result(records))
+    shown = capsys.readouterr().out
+    assert re.search(r"ACKS BEFORE +DURING +AFTER +PUBLISHED BEFORE +DURING +AFTER", shown)
+    assert re.search(r"kill +a +20,500 +20 +0 +20 +20 +1 +19", shown)
 
 
 def test_a_setting_is_found_beside_the_ledger_and_what_is_none_is_passed_over(

@@ -394,7 +394,7 @@ def test_what_a_named_successor_kept_is_used_without_what_the_owner_answered(
         (ANSWER, SimpleNamespace(predecessor=(0, b""), was_mixed=False, ft_mixed=False), ""),
         (ANSWER, SimpleNamespace(predecessor=(7, b"n"), was_mixed=True, ft_mixed=False), ""),
         (ANSWER, SimpleNamespace(predecessor=(7, b"n"), was_mixed=False, ft_mixed=True), ""),
-        (ANSWER, ACTIVATION, "more than 64 MiB arrived"),
+        (ANSWER, ACTIVATION, "more than 64.0 MiB arrived"),
     ],
 )
 def test_what_was_kept_is_dropped_and_counted_where_somebody_may_have_answered_it(

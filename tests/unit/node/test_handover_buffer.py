@@ -97,7 +97,7 @@ def test_more_than_the_limit_makes_all_of_it_worthless(
     end = CLOCK.mono() + 20
     while not buffer.broken and CLOCK.mono() < end:
         buffer.turn(readable=True)
-    assert buffer.broken == "more than 1 MiB arrived"
+    assert buffer.broken == "more than 1.0 MiB arrived"
     assert not buffer.link.connected
     assert buffer.give_up("too late") >= 10
 
