@@ -26,7 +26,7 @@ _SPARE: Final = 512
 _AT_ONCE: Final = 200
 _PATIENCE_S: Final = 60.0
 #: The NATS server asks each client once, soon after its login; the listener looks once a second
-#: what memory nobody needs.
+#: what memory nobody needs. Whoever measures for less time waits no longer than that.
 _SETTLE_S: Final = 5.0
 _LOGIN: Final = (
     b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\nSUB idle.%d 1\r\nPING\r\n'
@@ -36,6 +36,7 @@ _WAYS: Final = {"through the listener": (), "-direct=false": ("-direct=false",)}
 
 def run(clients: int, seconds: float) -> None:
     """Measure and print. As many ``clients`` as the limit of open files allows."""
+    settle = min(_SETTLE_S, seconds)
     count = min(clients, (_raised(_FILES * clients + _SPARE) - _SPARE) // _FILES)
     if count < clients:
         print(f"{count:,} idle clients: the limit of open files allows no more", flush=True)
@@ -43,11 +44,11 @@ def run(clients: int, seconds: float) -> None:
         with ftstan("memory", "", *words) as server:
             server.wait_for(_READY)
             pids = server.pid, children(server.pid)[0]
-            time.sleep(_SETTLE_S)
+            time.sleep(settle)
             empty = [resident_mb(pid) for pid in pids]
             with Idlers(server.port) as idlers:
                 idlers.connect(count)
-                idlers.rest(_SETTLE_S)
+                idlers.rest(settle)
                 full = [resident_mb(pid) for pid in pids]
                 before = [precise_cpu_seconds(pid) for pid in pids]
                 idlers.rest(seconds)
