@@ -117,6 +117,11 @@ class Link:
         """
         return _login(self._name, self._urls[0], self._options, {"headers": True}) + then
 
+    @property
+    def servers(self) -> int:
+        """How many ``urls`` there are."""
+        return len(self._urls)
+
     def reach(self) -> Reach:
         """Begin to open a connection to the first of ``urls``, for a caller that must not wait."""
         return Reach(self._urls[0])
@@ -134,7 +139,8 @@ class Link:
 
         ``then`` is sent with the login, and holds a round trip earlier than what is sent later. Its
         answers are in ``leftover``, or still on their way. ``opened`` is a connection to the first
-        of ``urls``, on which ``hello(then)`` has been sent, ``reached`` one on which nothing has.
+        of ``urls``, on which ``hello(then)`` has been sent. ``reached`` is one on which nothing
+        has: no other server is tried then.
 
         Raises ``NatsError``: a server's own refusal if there was one (``nats: Authorization
         Violation``), else ``UnreachableError``, ``nats: no servers available for connection`` with
@@ -143,7 +149,7 @@ class Link:
         self.close()
         end = self._clock.mono() + timeout
         failures: list[NatsError] = []
-        for left in range(len(self._urls), 0, -1):
+        for left in range(1 if reached is not None else len(self._urls), 0, -1):
             url = self._urls[0]
             share = max(end - self._clock.mono(), 0.0) / left
             try:
@@ -151,7 +157,7 @@ class Link:
             except NatsError as error:
                 failures.append(error)
                 self.next_url()
-                opened = reached = None
+                opened = None
             else:
                 self.url_shown = url.shown
                 return
@@ -334,7 +340,12 @@ class Reach:
         self._is_left = False
         self._socket: socket.socket | None = None
         self._why = ""
-        threading.Thread(target=self._open, name="nats-reach", daemon=True).start()
+        thread = threading.Thread(target=self._open, name="nats-reach", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no room for one more
+            self._why = str(error)
+            self._is_over = True
 
     @property
     def is_over(self) -> bool:
@@ -360,6 +371,8 @@ class Reach:
             made = socket.create_connection((self._url.host, self._url.port), _REACH_S)
         except OSError as error:
             self._why = _reason(error)
+        except ValueError as error:  # of a name that is none
+            self._why = str(error)
         with self._lock:
             self._socket = made
             self._is_over = True

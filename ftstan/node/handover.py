@@ -32,7 +32,6 @@ from ftstan.ft.handover import (
     split_keys,
 )
 from ftstan.node.handover_buffer import BufferedPublishes, HandoverBuffer
-from ftstan.node.reserved_link import ReservedLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -403,15 +402,15 @@ class Handover:
         """Let go of what was kept; returns how many publishes that were, as the log says, too."""
 
         def drop() -> int:
-            node = self._node
-            buffer = node.plane.handover_buffer
-            node.plane.handover_buffer = None
+            plane = self._node.plane
+            buffer = plane.handover_buffer
+            plane.handover_buffer = None
             if buffer is None:
                 return 0
-            reserved = None
-            if not node.stopping.is_set():
-                reserved = node.plane.reserved = ReservedLink(buffer.link, node.clock)
-            return buffer.give_up(why, reserved)
+            # Who serves already has the link for itself.
+            if plane.serving is None and not self._node.stopping.is_set():
+                plane.reserved = buffer.leave_link()
+            return buffer.give_up(why)
 
         self._node.unbridged += (dropped := await self._node.call(drop))
         if dropped:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import NatsError, WireError
 from ftstan.base.sizes import size_of
+from ftstan.node.reserved_link import ReservedLink
 from ftstan.wire.frames import Parser
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.nats.link import Link
-    from ftstan.node.reserved_link import ReservedLink
 
 #: Bytes that are kept at most. What arrives beyond that makes the buffer worthless: it is dropped
 #: as a whole.
@@ -60,6 +60,8 @@ class HandoverBuffer:
         self._data = bytearray()
         self._dropped = 0
         self._chunk = bytearray(_CHUNK)
+        self._reserved: ReservedLink | None = None
+        """What keeps the link when nothing is kept any more."""
 
     def open(self) -> None:
         """Subscribe, and return when NATS has processed it.
@@ -107,10 +109,13 @@ class HandoverBuffer:
 
     def timeout(self) -> float:
         """Seconds until work is due even if no bytes arrive."""
-        return _IDLE_S
+        return self._reserved.timeout() if self._reserved is not None else _IDLE_S
 
     def turn(self, *, readable: bool) -> None:
         """Keep what has arrived."""
+        if self._reserved is not None:
+            self._reserved.turn(readable=readable)
+            return
         if not readable or self.broken:
             return
         try:
@@ -123,25 +128,36 @@ class HandoverBuffer:
             while n := self.link.recv_into(view):
                 self._data += view[:n]
                 if len(self._data) > LIMIT:
-                    self.give_up(f"more than {size_of(LIMIT)} arrived")
+                    self.broken = f"more than {size_of(LIMIT)} arrived"
+                    self.leave_link()
                     return
                 if n < len(view):
                     return
 
-    def give_up(self, why: str, reserved: ReservedLink | None = None) -> int:
-        """Let go of what was kept, and leave the link to ``reserved``; else it is closed.
+    def leave_link(self) -> ReservedLink:
+        """Let go of what was kept; returns what keeps the link from now on."""
+        if self._reserved is None:
+            unfinished = self._forget()
+            self._reserved = ReservedLink(self.link, self._clock)
+            self._reserved.take_back(unfinished, [sid for _, sid in self.rows])
+        return self._reserved
 
-        Returns how many publishes that were, with those of an earlier call.
+    def give_up(self, why: str) -> int:
+        """Let go of what was kept; returns how many publishes that were in all.
+
+        The link is left as it is.
         """
         self.broken = self.broken or why
-        data = bytes(self._data)
-        self._data = bytearray()
-        self._dropped += count_publishes(data, self.link.max_payload, self.rows)
-        if reserved is None:
-            self.link.close()
-        else:
-            reserved.take_back(data, [sid for _, sid in self.rows])
+        self._forget()
         return self._dropped
+
+    def _forget(self) -> bytes:
+        """Count what was kept, and forget it; returns the beginning of a frame at its end."""
+        data = self._data
+        self._data = bytearray()
+        count, unfinished = counted(data, self.link.max_payload, self.rows)
+        self._dropped += count
+        return unfinished
 
     def hand_on(self, answered: dict[bytes, int]) -> BufferedPublishes:
         """Give everything to who serves from now on; the link stays as it is."""
@@ -152,9 +168,23 @@ class HandoverBuffer:
 
 def count_publishes(data: bytes, max_payload: int, rows: Sequence[tuple[bytes, int]]) -> int:
     """How many whole messages for the sids of ``rows`` are in bytes from the link."""
+    return counted(data, max_payload, rows)[0]
+
+
+def counted(
+    data: bytes | bytearray, max_payload: int, rows: Sequence[tuple[bytes, int]]
+) -> tuple[int, bytes]:
+    """The same, and the bytes at the end that are no whole frame yet; nothing of what is not the
+    NATS protocol.
+    """
     sids = {sid for _, sid in rows}
+    parser = Parser(max_payload)
+    count = 0
     try:
-        events = Parser(max_payload).feed(data)
+        # In pieces: each frame becomes an object, and there may be a million.
+        for at in range(0, len(data), _CHUNK):
+            events = parser.feed(data[at : at + _CHUNK])
+            count += sum(event[0] in {"MSG", "HMSG"} and event[2] in sids for event in events)
     except WireError:
-        return 0
-    return sum(event[0] in {"MSG", "HMSG"} and event[2] in sids for event in events)
+        return 0, b""
+    return count, parser.unfinished

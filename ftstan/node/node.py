@@ -515,10 +515,13 @@ class Node(Context):
     def _open(self, serving: Serving, ahead: BufferedPublishes | None) -> None:
         if self._no_more.is_set():
             raise StoppedError("the server stops")
-        if self.plane.reserved is not None:
-            if ahead is None:
-                self.plane.reserved.hand_on()
-            self.plane.reserved = None
+        buffer = self.plane.handover_buffer
+        if buffer is not None:
+            # Given up, and not dropped yet: what was kept is only to be counted.
+            buffer.leave_link().hand_on()
+        elif self.plane.reserved is not None:
+            self.plane.reserved.hand_on()
+        self.plane.reserved = None
         with contextlib.suppress(NatsError):
             # In a group NATS may be away for a moment; the loop goes on trying.
             serving.open_link(ahead)

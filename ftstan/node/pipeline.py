@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.collecting import Collecting
@@ -173,8 +174,9 @@ class Serving:
             self.link.close()
             ahead = None
         elif ahead is not None and not self.link.connected:
+            # What was answered is known, wherever a copy of it comes from.
             self._tell_unread(ahead.data)
-            ahead = None
+            ahead = replace(ahead, data=b"", pongs=0)
         self._count_kept()
         if not self.link.connected:
             self.link.connect(_CONNECT_TIMEOUT_S)
@@ -219,7 +221,7 @@ class Serving:
         self._tell_unread(unread)
 
     def _tell_unread(self, unread: bytes) -> None:
-        count = count_publishes(unread, self.broker.max_payload, self.broker.publish_rows)
+        count = count_publishes(unread, self.link.max_payload, self.broker.publish_rows)
         if count:
             self.unbridged += count
             log.warning(

@@ -35,6 +35,8 @@ _LOOK_S: Final = 0.5
 #: A server that lets its clients wait for longer than this will not serve soon, either.
 _ANSWER_S: Final = 1.0
 _CHUNK: Final = 1 << 16
+#: Of somebody's subscriptions that have ended: messages, and that one was not allowed.
+_UNWANTED: Final = frozenset({"MSG", "HMSG", "-ERR"})
 
 
 class ReservedLink:
@@ -44,6 +46,8 @@ class ReservedLink:
         self._link = link
         self._clock = clock
         self._wait = _RETRY_S
+        self._tried = 0
+        """Servers that were tried in vain since the last pause."""
         self._told = False
         self._reach: Reach | None = None
         self._begin(0.0)
@@ -53,7 +57,7 @@ class ReservedLink:
         self._due = now + wait
         self._looked = now
         self._pulse = Pulse(now)
-        self._parser = Parser()
+        self._parser = Parser(self._link.max_payload)
         self._asked = 0
         self._drops = False
         """Whether messages are on their way that nobody wants any more."""
@@ -102,10 +106,11 @@ class ReservedLink:
             link.close()
         self._begin(0.0)
 
-    def take_back(self, data: bytes, sids: Sequence[int]) -> None:
-        """Keep a link on which somebody has subscribed, and had an answer to one PING.
+    def take_back(self, unfinished: bytes, sids: Sequence[int]) -> None:
+        """Keep a link on which somebody has subscribed, and had an answer to each PING.
 
-        ``data``: all that has come since then. Nothing of it, nor of what is on its way, is wanted.
+        ``unfinished``: the beginning of a frame that was read. Nothing that is on its way is
+        wanted.
         """
         self._begin(_LOOK_S)
         if not self._link.connected:
@@ -113,7 +118,7 @@ class ReservedLink:
             return
         self._drops = True
         try:
-            self._take(data)
+            self._take(unfinished)
             lines = b"".join(b"UNSUB %d\r\n" % sid for sid in sids)
             self._link.send(lines + b"PING\r\n", _SEND_S)
         except (NatsError, WireError):
@@ -139,6 +144,11 @@ class ReservedLink:
 
     def _lose(self) -> None:
         self._link.close()
+        self._tried += 1
+        if self._tried < self._link.servers:
+            self._begin(0.0)
+            return
+        self._tried = 0
         self._begin(self._wait)
         self._wait = min(2 * self._wait, _RETRY_MOST_S)
 
@@ -206,7 +216,10 @@ class ReservedLink:
                 self._answered()
             elif kind == "INFO":
                 self._link.take_info(words[0])
-            elif kind != "+OK" and not (self._drops and kind in {"MSG", "HMSG"}):
+                rest = self._parser.unfinished
+                self._parser = Parser(self._link.max_payload)
+                self._parser.feed(rest)
+            elif kind != "+OK" and not (self._drops and kind in _UNWANTED):
                 raise NatsError(f"nats: {kind} on a connection without subscriptions")
 
     def _answered(self) -> None:
@@ -215,4 +228,5 @@ class ReservedLink:
         self._asked -= 1
         if not self._asked:
             self._drops = False
+            self._tried = 0
             self._wait = _RETRY_S

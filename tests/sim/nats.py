@@ -276,6 +276,7 @@ class SimLink:
         return self
 
     is_over = True
+    servers = 1
 
     def take(self) -> None:
         """Nothing has been opened."""

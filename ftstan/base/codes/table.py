@@ -771,7 +771,8 @@ CODES: Final = (
     Code(
         4024,
         'channel "..": .. has records of sequences .. to .. that its index does not name, and ..',
-        "Nothing: the original server went on without them, and they were never acknowledged",
+        "Nothing: the original server went on without them, and had acknowledged none, unless it "
+        "ran with `file_sync: false`; until limits remove the slice they are in that file",
         page="store.md#7-damage",
     ),
     Code(

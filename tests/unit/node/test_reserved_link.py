@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from ftstan.base.clock import ManualClock, SystemClock
 from ftstan.nats.link import Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, ASK_AFTER_S
+from ftstan.node import handover_buffer
+from ftstan.node.handover import Handover
 from ftstan.node.handover_buffer import HandoverBuffer
 from ftstan.node.reserved_link import ReservedLink
 from tests.processes import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 INFO = b'INFO {"server_id":"x","max_payload":1048576}\r\n'
 
@@ -291,8 +295,8 @@ def test_a_link_that_comes_back_is_kept_and_what_is_on_its_way_is_dropped(
         return len(buffer._data) > 40
 
     until(kept, "what was published")
-    reserved = ReservedLink(link, clock)
-    assert buffer.give_up("for a test", reserved) == 1
+    reserved = buffer.leave_link()
+    assert buffer.give_up("for a test") == 1
     assert server.hear() == b"UNSUB 7\r\nPING\r\n"
     server.say(b"x" * 27 + b"\r\nMSG pub.a 7 5\r\nthree\r\nPONG\r\nPI")
 
@@ -313,13 +317,129 @@ def test_a_link_that_comes_back_is_kept_and_what_is_on_its_way_is_dropped(
     assert not link.connected
 
 
+def test_messages_as_large_as_the_server_takes_are_dropped_too(
+    server: Server, clock: ManualClock
+) -> None:
+    link, _ = connected(server, clock)
+    server.say(b'INFO {"max_payload":8388608}\r\n')
+    again = ReservedLink(link, clock)
+    arrives(link, again)
+    assert link.max_payload == 8388608
+    large = b"MSG a 7 2097152\r\n" + bytes(2097152) + b"\r\n"
+    back = ReservedLink(link, clock)
+    back.take_back(large[:100], [7])
+    threading.Thread(target=lambda: server.say(large[100:] + b"-ERR 'no'\r\nPONG\r\n")).start()
+
+    def settled() -> bool:
+        arrives(link, back)
+        assert link.connected
+        return not back._asked
+
+    until(settled, "the answer behind a large message")
+    back.hand_on()
+    assert link.connected
+
+
+def test_a_buffer_that_is_full_goes_on_reading_and_keeps_the_link(
+    server: Server, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover_buffer, "LIMIT", 100)
+    link, reserved = connected(server, clock)
+    reserved.hand_on()
+    buffer = HandoverBuffer(link, clock, [(b"pub.>", 7)])
+    server.say(b"PONG\r\n")
+    buffer.open()
+    server.hear()
+    server.say(b"MSG pub.a 7 30\r\n%b\r\n" % bytes(30) * 3 + b"MSG pub")
+    link.wait(10)
+
+    def broken() -> bool:
+        buffer.turn(readable=True)
+        return bool(buffer.broken)
+
+    until(broken, "more than it keeps")
+    assert server.hear() == b"UNSUB 7\r\nPING\r\n"
+    server.say(b".a 7 2\r\nhi\r\nPONG\r\n")
+    link.wait(10)
+    buffer.turn(readable=True)
+    assert buffer.timeout() < 1
+    assert buffer.leave_link()._asked == 0
+    assert buffer.give_up("for a test") == 3
+    assert link.connected
+
+
+def test_a_name_that_cannot_be_one_is_told_and_the_next_server_is_tried(
+    server: Server, clock: ManualClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    link = Link(["nats://a..b:4222", server.url], name="test", clock=SystemClock())
+    reserved = ReservedLink(link, clock)
+    reach(reserved, clock)
+    assert not link.connected
+    assert "a..b:4222" in capfd.readouterr().err
+    assert reserved.timeout() == 0
+    reach(reserved, clock)
+    assert link.connected
+
+
+def test_a_machine_without_room_for_a_thread_keeps_its_standby(
+    server: Server, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    link = link_to(server)
+    reserved = ReservedLink(link, clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        reserved.turn(readable=False)
+        assert not link.connected
+    clock.advance(reserved.timeout())
+    reach(reserved, clock)
+    assert link.connected
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_who_drops_late_leaves_the_link_of_who_serves_alone(
+    server: Server, clock: ManualClock, *, serves: bool
+) -> None:
+    link, reserved = connected(server, clock)
+    reserved.hand_on()
+    buffer = HandoverBuffer(link, clock, [(b"pub.>", 7)])
+    server.say(b"PONG\r\nMSG pub.a 7 3\r\none\r\n")
+    buffer.open()
+    server.hear()
+    node = MagicMock()
+    node.plane.handover_buffer = buffer
+    node.plane.serving = object() if serves else None
+    node.plane.reserved = None
+    node.stopping.is_set.return_value = False
+    node.unbridged = 0
+
+    async def call(function: Callable[[], int]) -> int:
+        return function()
+
+    node.call = call
+    handover = Handover(node, MagicMock(), lambda: 1 << 20)
+    assert asyncio.run(handover._count_dropped("for a test")) == 1
+    assert node.plane.handover_buffer is None
+    assert link.connected
+    server.clients[-1].settimeout(0.2)
+    if serves:
+        assert node.plane.reserved is None
+        with pytest.raises(TimeoutError):
+            server.hear()
+    else:
+        assert node.plane.reserved is buffer.leave_link()
+        assert server.hear() == b"UNSUB 7\r\nPING\r\n"
+
+
 def test_who_subscribes_anew_waits_until_nothing_of_the_former_is_on_its_way(
     server: Server, clock: ManualClock
 ) -> None:
     link, reserved = connected(server, clock)
     reserved.hand_on()
     back = ReservedLink(link, clock)
-    back.take_back(b"PONG\r\n", [7])
+    back.take_back(b"", [7])
     threading.Timer(0.05, lambda: server.say(b"MSG a 7 2\r\nhi\r\nPONG\r\n")).start()
     back.hand_on()
     assert link.connected

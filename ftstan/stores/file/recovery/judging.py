@@ -213,7 +213,7 @@ def _merge(
             if bytes_of(env, slog.dirfd, f, f.first, until) != bytes_of(
                 env, slog.dirfd, before, f.first, until
             ):
-                if _went_on(before, before_last, f):
+                if env.options.sync and _went_on(before, before_last, f):
                     v.passed.append((before, before_last, f))
                     out[-1] = (before, f.first - 1)
                     out.append((f, last))
@@ -244,9 +244,10 @@ def _went_on(before: Found, last: int, f: Found) -> bool:
     """Whether an original was killed between records up to ``last`` and their entries, took them
     for nothing when it came again, and went on in slice ``f``.
 
-    It stores no more than one batch without entries. An index of which exactly a whole number of
-    its buffers was written may be one that it was killed over while it made it anew: then the
-    records behind it were acknowledged.
+    It stores no more than one batch without entries, and acknowledges none of it before; without
+    ``file_sync`` a power cut can take entries of what it has acknowledged. An index of which
+    exactly a whole number of its buffers was written may be one that it was killed over while it
+    made it anew: then the records behind it were acknowledged.
     """
     named = before.claimed - before.first + 1
     return (
