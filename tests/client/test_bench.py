@@ -112,7 +112,7 @@ def test_what_people_see_is_a_table_and_a_plot_for_each_side(ctl: Operator) -> N
         "MESSAGES",
         "SECONDS",
         "MSGS/S",
-        "MB/S",
+        "BYTES/S",
         "P50",
         "P90",
         "P99",
