@@ -15,6 +15,7 @@ import time
 from typing import Final, Self
 
 from benchmarks.processes import ftstan, precise_cpu_seconds, resident_mb
+from ftstan.base.sizes import size_of
 from ftstan.drill.ports import LOOPBACK
 from ftstan.drill.processes import children
 
@@ -25,6 +26,7 @@ _SPARE: Final = 512
 #: Connecting at the same time.
 _AT_ONCE: Final = 200
 _PATIENCE_S: Final = 60.0
+_MIB: Final = 1 << 20
 #: The NATS server asks each client once, soon after its login; the listener looks once a second
 #: what memory nobody needs. Whoever measures for less time waits no longer than that.
 _SETTLE_S: Final = 5.0
@@ -54,7 +56,7 @@ def run(clients: int, seconds: float) -> None:
                 idlers.rest(seconds)
                 used = [precise_cpu_seconds(pid) for pid in pids]
         ours, nats = (
-            f"{(f - e) * 1024 / count:.1f} KiB a client (RSS {f:.0f} MB), "
+            f"{size_of((f - e) * _MIB / count)} a client (RSS {size_of(f * _MIB)}), "
             f"{(u - b) / seconds * 100:.2f} % CPU"
             for e, f, b, u in zip(empty, full, before, used, strict=True)
         )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import NatsError, WireError
 from ftstan.base.sizes import size_of
-from ftstan.node.reserved_link import ReservedLink
 from ftstan.wire.frames import Parser
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.nats.link import Link
+    from ftstan.node.reserved_link import ReservedLink
 
 #: Bytes that are kept at most. What arrives beyond that makes the buffer worthless: it is dropped
 #: as a whole.
@@ -137,6 +137,9 @@ class HandoverBuffer:
     def leave_link(self) -> ReservedLink:
         """Let go of what was kept; returns what keeps the link from now on."""
         if self._reserved is None:
+            # Late: this module is loaded with each server, that one with members of groups.
+            from ftstan.node.reserved_link import ReservedLink  # noqa: PLC0415
+
             unfinished = self._forget()
             self._reserved = ReservedLink(self.link, self._clock)
             self._reserved.take_back(unfinished, [sid for _, sid in self.rows])

@@ -288,6 +288,9 @@ class Buffer:
         self.dropped.append(why)
         return 3
 
+    def leave_link(self) -> object:
+        return SimpleNamespace(hand_on=lambda: None)
+
     def hand_on(self, answered: dict[bytes, int]) -> BufferedPublishes:
         return BufferedPublishes(b"", answered, 1, ())
 
@@ -302,7 +305,8 @@ class Successor:
         self.role = NodeState.STANDBY
         self.link = object()
         self.partitioning = SimpleNamespace(partition=None)
-        self.plane = SimpleNamespace(handover_buffer=None, serving=None)
+        self.plane = SimpleNamespace(handover_buffer=None, serving=None, reserved=None)
+        self.stopping = SimpleNamespace(is_set=lambda: False)
         self.may_succeed = True
         self.standby = SimpleNamespace(
             state=NodeState.STANDBY, may_succeed=lambda _store, _now: self.may_succeed
