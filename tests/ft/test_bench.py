@@ -89,7 +89,7 @@ def test_idle_clients_are_as_many_as_asked_for_and_have_figures_of_both_processe
         ]
     )
     assert outcome.status == 0, outcome.shown()
-    cost = r"-?\d+\.\d KiB a client \(RSS \d+ MB\), \d+\.\d\d % CPU"
+    cost = r"-?\d+(?:\.\d)? (?:Ki)?B a client \(RSS \d+\.\d MiB\), \d+\.\d\d % CPU"
     shown = [
         re.fullmatch(rf"50 idle clients, (.*): server {cost}; nats-server {cost}", line)
         for line in outcome.lines
