@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime as dt
+import io
 import json
 import re
 import sys
@@ -31,7 +32,8 @@ _FLAGS = tuple(
         ("-pass", "--pass"),
         ("-auth", "--auth"),
         ("nkey_seed_file or credentials", "--nkey or --creds"),
-        ("-?tls_client_cacert", "--tlsca"),
+        ("-?tls_client_cacert( or client_ca)?", "--tlsca"),
+        ("as server_name", "with --tlsname"),
         ("-?tls_client_cert", "--tlscert"),
         ("-?tls_client_key", "--tlskey"),
     )
@@ -117,7 +119,14 @@ def print_table(
                 for cell in row
             )
         )
-    Console(width=None if terminal else _PIPE_WIDTH, highlight=False).print(table)
+    if terminal:
+        Console(highlight=False).print(table)
+        return
+    text = io.StringIO()
+    Console(file=text, width=_PIPE_WIDTH, highlight=False).print(table)
+    # Columns are filled up with spaces; the last one's are nobody's.
+    for line in text.getvalue().splitlines():
+        say(line.rstrip())
 
 
 @contextlib.contextmanager
