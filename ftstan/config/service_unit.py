@@ -5,7 +5,8 @@ The one reader of it, for whoever asks what a start by systemd would do: ``-chec
 not asked, so it also works before a ``daemon-reload`` and on hosts without it.
 
 Source: systemd.exec(5) (``Environment``, ``EnvironmentFile``, ``ReadWritePaths``),
-systemd.service(5) (``Command lines``), systemd.unit(5) (where units and drop-ins are, specifiers ``%i``, ``%n``, ``%%``).
+systemd.service(5) (``Command lines``), systemd.unit(5) (where units and drop-ins are, specifiers
+``%i``, ``%n``, ``%%``).
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ def test_what_is_shipped_refers_to_pages_that_are_shipped() -> None:
 def test_a_reload_needs_no_program_of_another_package() -> None:
     for unit in ("ftstan.service", "ftstan@.service"):
         text = (ROOT / "systemd" / unit).read_text(encoding="utf-8")
-        assert "\nExecReload=/usr/bin/ftstan -sl reload=$MAINPID\n" in text
+        # Within a word systemd replaces a variable in braces only.
+        assert "\nExecReload=/usr/bin/ftstan -sl reload=${MAINPID}\n" in text
+        assert not re.search(r"^Exec\w+=.*\S\$\w", text, re.MULTILINE)
 
 
 def test_the_roles_pages_are_on_loopback_unless_somebody_says_otherwise() -> None:
