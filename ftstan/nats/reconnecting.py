@@ -77,8 +77,8 @@ class OneClient(Client):
         if not self._tried:
             return
         with contextlib.suppress(*FAILURES):
-            # After a handshake that failed nats-py waits, for ever, for the end of a stream that TLS
-            # has taken away from it. Without a connection nothing is under way.
+            # After a handshake that failed nats-py waits, for ever, for the end of a stream that
+            # TLS has taken away from it. Without a connection nothing is under way.
             within = self.discard_within_s if self.is_connected else _NOTHING_TO_SEND_S
             async with asyncio.timeout(within):
                 await self.close()
