@@ -86,11 +86,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Look:
-    """How a picture is taken: sizes in pixels."""
+    """How a picture is taken: sizes in pixels of CSS, ``scale`` pixels of the picture to each."""
 
     name: str
     width: int
     dark: bool = False
+    scale: float = 2.0
 
 
 LOOKS = (
@@ -99,6 +100,8 @@ LOOKS = (
     Look("phone", 390),
     Look("phone-dark", 390, dark=True),
 )
+_FOR_PAGES = 1.25
+"""Pixels to a pixel of CSS where the picture is part of a page: at most 300 KB (see the tests)."""
 TOKEN = "for-the-picture"
 
 
@@ -120,7 +123,7 @@ class Scene:
         for look in looks:
             page = self._browser.new_page(
                 viewport={"width": look.width, "height": 900},
-                device_scale_factor=2,
+                device_scale_factor=look.scale,
                 color_scheme="dark" if look.dark else "light",
                 http_credentials=login,
             )
@@ -188,7 +191,7 @@ def main() -> None:
         for name in SCENES:
             pictures(name, options.all, f"{name}-", list(LOOKS), options.seconds)
         return
-    look = Look(options.to.stem, options.width, dark=options.dark)
+    look = Look(options.to.stem, options.width, dark=options.dark, scale=_FOR_PAGES)
     pictures(options.scene, options.to.parent, "", [look], options.seconds)
 
 

@@ -50,6 +50,8 @@ PYTHON = "/usr/bin/python3.11"
 PREFIX = "/usr/lib/ftstan"
 #: Pages for operators.
 PAGES = tuple(sorted((ROOT / "docs").glob("*.md")))
+#: Directories that they refer to.
+_BESIDE_PAGES = ("compat", "examples", "images", "plots")
 
 #: What our own wheel is made from.
 SOURCES = ("ftstan", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -89,7 +91,8 @@ class Release:
 
 def inputs() -> str:
     """A hash of everything in the checkout that packages are made from."""
-    directories = ("packaging", "systemd", "docs/man", "docs/examples", "docs/compat")
+    documents = (f"docs/{name}" for name in ("man", *_BESIDE_PAGES))
+    directories = ("packaging", "systemd", *documents)
     files = [
         path for name in directories for path in sorted((ROOT / name).rglob("*")) if path.is_file()
     ]
@@ -411,8 +414,8 @@ def _tree(environment: Path, tree: Path, release: Release, epoch: int) -> None:
     # All of them, as they lie here: they refer to each other, and what is installed refers to them.
     for page in PAGES:
         shutil.copyfile(page, documents / page.name)
-    shutil.copytree(ROOT / "docs" / "compat", documents / "compat")
-    shutil.copytree(ROOT / "docs" / "examples", documents / "examples")
+    for name in _BESIDE_PAGES:
+        shutil.copytree(ROOT / "docs" / name, documents / name)
     shutil.copytree(PACKAGING / "supervisor", documents / "examples" / "supervisor")
     for package, name in {"ftstan": "changelog", _ALIAS: "changelog-alias"}.items():
         _compressed(

@@ -63,7 +63,7 @@ class Asked:
         enough: Callable[[list[NodeStatus]], bool] = lambda _: False,
         complete: Callable[[list[NodeStatus]], bool] = lambda _: False,
     ) -> list[NodeStatus]:
-        """Everybody who answers there, by host and server id.
+        """Everybody who answers there, by name.
 
         Sooner if ``enough``, or if they could be all and nobody else has said anything for a while:
         ``complete``.
@@ -127,7 +127,7 @@ def _servers(payloads: Sequence[bytes]) -> list[NodeStatus]:
             continue
         if answer.status is not None:
             found[answer.status.server] = answer.status
-    return sorted(found.values(), key=lambda node: (node.host, node.server))
+    return sorted(found.values(), key=lambda node: (node.called, node.host, node.server))
 
 
 def read_admin_key(arguments: argparse.Namespace) -> bytes:

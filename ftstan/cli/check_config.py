@@ -85,11 +85,14 @@ def show(settings: Settings, service: ServiceUnit, *, strict: bool) -> None:
     print("\n".join(effective_lines(settings, options)))
     found: list[FtstanError] = []
     if strict:
-        from ftstan.cli.strict import problems  # noqa: PLC0415
+        from ftstan.cli.strict import problems, service_problems  # noqa: PLC0415
 
         found = [
             placed(problem, settings)
-            for problem in problems(settings, options, service.directories)
+            for problem in (
+                *problems(settings, options, service.directories),
+                *service_problems(options, service),
+            )
         ]
     told = {problem.text for problem in found}
     for warning in settings.warnings:

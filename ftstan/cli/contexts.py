@@ -215,6 +215,19 @@ def selected() -> str:
         return ""
 
 
+def unreadable() -> str:
+    """Why no context can be read here, as where ``sudo`` kept the home of somebody else; else
+    empty.
+    """
+    try:
+        _selection().stat()
+    except PermissionError as error:
+        return f"contexts in {_home()} cannot be read: {error.strerror}"
+    except OSError:
+        pass
+    return ""
+
+
 def names() -> list[str]:
     """All contexts, in alphabetical order."""
     with contextlib.suppress(OSError):

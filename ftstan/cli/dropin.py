@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
+from ftstan.cli.strict import make_datastore
 from ftstan.cli.terminal import print_json, say
 from ftstan.config.flags import parse, to_settings
 from ftstan.config.service_unit import UNIT_PLACES, read_unit
@@ -105,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not os.path.isdir(place):
             say(
                 f"warning: {place} is not there: the service does not start before it is",
+                f"hint: {make_datastore(place)}, or mount it",
                 file=sys.stderr,
             )
     writes = arguments.write and bool(made.text)
@@ -130,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif writes:
         say(
             f"written: {path}",
-            "next: systemctl daemon-reload; it holds from the next start of {made.unit} on",
+            f"next: systemctl daemon-reload; it holds from the next start of {made.unit} on",
         )
     else:
         sys.stdout.write(made.text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
+from ftstan.cli import contexts
 from ftstan.cli.admin_client import BUSY_S, Asked, UnservedError
 from ftstan.cli.connecting import link_options
 from ftstan.ft.health import find_active, judge
@@ -44,7 +45,7 @@ class Group(Asked):
         enough: Callable[[list[NodeStatus]], bool] = lambda _: False,
         complete: Callable[[list[NodeStatus]], bool] = lambda _: False,
     ) -> list[NodeStatus]:
-        """Every member that answers, by host and server id; sooner as ``who`` says."""
+        """Every member that answers, by name; sooner as ``who`` says."""
         return self.who(group_subject(self.cluster, self.name), seconds, enough, complete)
 
     def members_with(self, wanted: Callable[[NodeStatus], bool]) -> list[NodeStatus]:
@@ -82,7 +83,8 @@ class Group(Asked):
 def with_group(arguments: argparse.Namespace, work: Callable[[Group], int]) -> int:
     """Let ``work`` ask the group that ``arguments`` name. Raises ``ConfigError``, ``NatsError``."""
     if not arguments.group:
-        raise ConfigError("which group?", hint="give --group the members' -ft_group")
+        hints = ("give --group the members' -ft_group", contexts.unreadable())
+        raise ConfigError("which group?", hint="; ".join(filter(None, hints)))
 
     # Late, here and below: words and help need no client of NATS, and no store.
     from ftstan.nats.request import asking  # noqa: PLC0415

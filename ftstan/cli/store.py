@@ -350,11 +350,12 @@ def _verify(arguments: argparse.Namespace) -> int:
         ]
         print_json({"clean": not damaged, "live": store.source.live, "findings": rows})
     else:
+        count = len(store.channels)
         for f in findings:
             where = "" if f.offset is None else f" at offset {f.offset}"
             say(f"{f.kind}: {f.file}{where}: {f.text}")
         say(
-            f"{len(store.channels)} channels, {size_of(total)} of messages: "
+            f"{count} channel{'' if count == 1 else 's'}, {size_of(total)} of messages: "
             f"{'DAMAGED' if damaged else 'clean'}"
         )
         if damaged:

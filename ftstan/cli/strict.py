@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import ServerOptions
     from ftstan.config.precedence import Settings
+    from ftstan.config.service_unit import ServiceUnit
 
 _EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared, never bound
+
+#: What a service with ``ProtectSystem=strict`` may write to all the same.
+_PRIVATE = ("/dev", "/proc", "/tmp", "/var/tmp")  # noqa: S108  # compared, never opened
 
 
 def problems(
@@ -119,6 +123,37 @@ def _directories(options: ServerOptions, made: Collection[str]) -> Iterator[Conf
                 hint="create it for the user of the server, mount it, or correct the path",
                 option=key,
             )
+
+
+def service_problems(options: ServerOptions, service: ServiceUnit) -> Iterator[ConfigError]:
+    """What keeps systemd from starting the service, or the service from writing where it must."""
+    for place in service.writable:
+        if not os.path.exists(place):
+            yield ConfigError(
+                f"the service may write to {place}, which is not there: systemd does not start it "
+                "(status 226)",
+                hint=f"{make_datastore(place)}, or mount it",
+            )
+    if not service.confined:
+        return
+    mine = (*service.directories, *service.writable, *_PRIVATE)
+    places = [
+        ("dir", os.path.abspath(options.dir) if options.store == STORE_FILE else ""),
+        ("log", _above(options.log.file)),
+        ("pid", _above(options.pid_file)),
+    ]
+    for key, place in places:
+        if place and not any(place == own or place.startswith(f"{own}/") for own in mine):
+            yield ConfigError(
+                f"{BY_KEY[key].names[0]}: the service may not write to {place}",
+                hint="allow it: ftstanctl systemd-dropin --write, and systemctl daemon-reload",
+                option=key,
+            )
+
+
+def make_datastore(place: str) -> str:
+    """What makes a directory for the server of the shipped units."""
+    return f"make it: install -d -o ftstan -g ftstan -m 0750 {place}"
 
 
 def _above(path: str) -> str:

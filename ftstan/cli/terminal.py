@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime as dt
+import io
 import json
 import math
 import re
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
     from ftstan.base.errors import FtstanError
 
-_PIPE_WIDTH = 400
+_WIDTH = 1000
+"""Of tables: more than the longest line."""
+#: Spaces at the end of a line, and among them the ends of styles that are kept.
+_FILL = re.compile(r" *((?:\x1b\[0m)?) *$")
 
 #: What the server calls a login or an address, and what these commands call it.
 _FLAGS = tuple(
@@ -32,7 +36,8 @@ _FLAGS = tuple(
         ("-pass", "--pass"),
         ("-auth", "--auth"),
         ("nkey_seed_file or credentials", "--nkey or --creds"),
-        ("-?tls_client_cacert", "--tlsca"),
+        ("-?tls_client_cacert( or client_ca)?", "--tlsca"),
+        ("as server_name", "with --tlsname"),
         ("-?tls_client_cert", "--tlscert"),
         ("-?tls_client_key", "--tlskey"),
     )
@@ -97,19 +102,18 @@ def say_styled(line: str, style: str) -> None:
 def print_table(
     heads: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
-    """Columns under upper-case heads; those named in ``right`` are numbers."""
+    """Columns under upper-case heads; those named in ``right`` are numbers.
+
+    No cell is cut or broken: where lines are longer than a terminal, it breaks them itself.
+    """
     # Late, as below: most of what commands say is no table.
-    from rich import box  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    terminal = sys.stdout.isatty()
-    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False)
+    table = Table(box=None, pad_edge=False, show_edge=False)
     for head in heads:
-        table.add_column(
-            head.upper(), justify="right" if head in right else "left", no_wrap=not terminal
-        )
+        table.add_column(head.upper(), justify="right" if head in right else "left", no_wrap=True)
     for row in rows:
         # Text, not markup: a channel may be called "[red]".
         table.add_row(
@@ -118,7 +122,14 @@ def print_table(
                 for cell in row
             )
         )
-    Console(width=None if terminal else _PIPE_WIDTH, highlight=False).print(table)
+    text = io.StringIO()
+    terminal = sys.stdout.isatty()
+    console = Console(file=text, width=_WIDTH, highlight=False, force_terminal=terminal)
+    console.print(table)
+    for line in text.getvalue().splitlines():
+        # Columns are filled up with spaces; the last one's are nobody's, and would begin a line.
+        sys.stdout.write(_FILL.sub(r"\1", line) + "\n")
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ def in_order(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]
             break
         if word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word):
             options.append(word)
-            if left and _takes_value(here, word):
+            if left and _takes_value(here, word, left[0]):
                 options.append(left.pop(0))
             continue
         commands = _commands(here)
@@ -74,8 +74,8 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
     return None
 
 
-def _takes_value(parser: argparse.ArgumentParser, word: str) -> bool:
-    """Whether the next word is the option's; before a command, whichever command has it says."""
+def _takes_value(parser: argparse.ArgumentParser, word: str, following: str) -> bool:
+    """Whether ``following`` is the option's; before a command, whichever command has it says."""
     if "=" in word:
         return False
     matches = [
@@ -86,7 +86,21 @@ def _takes_value(parser: argparse.ArgumentParser, word: str) -> bool:
     ]
     exact = [action for text, action in matches if text == word]
     found = exact or [action for _, action in matches]
-    return bool(found) and found[0].nargs is None
+    if not found or found[0].nargs not in {None, "?"}:
+        return False
+    return found[0].nargs is None or _suits(found[0], following)
+
+
+def _suits(action: argparse.Action, word: str) -> bool:
+    """Whether an option that may do without a value can have this one."""
+    if word.startswith("-"):
+        return False
+    try:
+        if callable(action.type):
+            action.type(word)
+    except (ValueError, TypeError, argparse.ArgumentTypeError):
+        return False
+    return True
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -55,7 +55,12 @@ class Connection:
     ) -> None:
         self._options = options
         self._link = Link(
-            servers, login, name=name, on_up=self._on_link_up, on_down=self._on_link_down
+            servers,
+            login,
+            name=name,
+            on_up=self._on_link_up,
+            on_down=self._on_link_down,
+            on_denied=self._on_denied,
         )
         self._publisher = Publisher(self._link, options)
         self._session: Session | None = None
@@ -396,7 +401,11 @@ class Connection:
         if self._session is not None:
             self._session.link_up()
 
+    def _on_denied(self, text: str, subject: str) -> None:
+        self._publisher.denied(text, subject)
+
     def _on_link_down(self) -> None:
+        self._publisher.hears_again()
         if self._session is not None:
             self._session.link_down()
 

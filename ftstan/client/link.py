@@ -43,6 +43,10 @@ window bounds them.
 """
 
 _NO_RESPONDERS = "503"
+DENIED_HINT = (
+    "do the permissions of this login cover the streaming subjects and _INBOX.>? "
+    "see docs/security.md"
+)
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
 
 Handler = Callable[["Arrived"], Awaitable[None]]
@@ -101,7 +105,8 @@ class _Client(OneClient):
 
 class Link(Reconnecting[_Client, str]):
     """One client's way to NATS. ``on_up()`` is called whenever a connection stands, ``on_down()``
-    when it is lost.
+    when it is lost, ``on_denied(text, subject)`` when NATS does not let us publish or subscribe
+    there: both in lower case, as nats-py hands errors on.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class Link(Reconnecting[_Client, str]):
         name: str,
         on_up: Callable[[], None],
         on_down: Callable[[], None],
+        on_denied: Callable[[str, str], None] = lambda _text, _subject: None,
     ) -> None:
         super().__init__(name, [_checked(server) for server in servers])
         if not self._addresses:
@@ -121,6 +127,7 @@ class Link(Reconnecting[_Client, str]):
         self._login = login.arguments()
         self._on_up = on_up
         self._on_down = on_down
+        self._on_denied = on_denied
         self._nuid = Nuid()
         self._handled: dict[str, Listening] = {}
         self._asked: dict[str, asyncio.Future[Arrived]] = {}
@@ -294,6 +301,7 @@ class Link(Reconnecting[_Client, str]):
             asked = self._asked_on[token]
             if (self._deaf or asked.lower() == subject) and not future.done():
                 future.set_exception(_not_allowed(self._deaf or text.replace(subject, asked)))
+        self._on_denied(text, subject)
 
     # ---- what ``run`` tells
     # --------------------------------------------------------------------------------------
@@ -336,11 +344,7 @@ class Link(Reconnecting[_Client, str]):
 
 
 def _not_allowed(text: str) -> NotAllowedError:
-    return NotAllowedError(
-        f"NATS refuses: {text}",
-        hint="do the permissions of this login cover the streaming subjects and _INBOX.>? "
-        "see docs/security.md",
-    )
+    return NotAllowedError(f"NATS refuses: {text}", hint=DENIED_HINT)
 
 
 def _checked(server: str) -> str:

@@ -27,6 +27,7 @@ from ftstan.client.errors import (
     PublishTimeoutError,
     PublishUnknownError,
 )
+from ftstan.client.link import DENIED_HINT
 from ftstan.client.texts import INVALID_PUBLISH
 from ftstan.wire import messages
 
@@ -44,7 +45,10 @@ GUID_PREFIX: Final = "ft1."
 YIELD_EVERY: Final = 64
 
 _LOOK_EVERY_S = 0.1
-_REPEAT_HINT = "publish again if a second copy does no harm; republish=True does so by itself"
+_REPEAT_HINT = (
+    "publish again if a second copy does no harm; republish=True (ftstanctl pub --republish) does "
+    "so by itself"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +63,8 @@ class _Publish:
     begun: float
     sent: float = 0.0
     """When it was handed to NATS; 0 if it was not yet."""
+    subject: str = ""
+    """Where it was sent."""
     refused_by: Session | None = None
     """The session that the server did not know when this publish came."""
 
@@ -79,6 +85,8 @@ class Publisher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._watching: asyncio.Task[None] | None = None
+        self._deaf = ""
+        """Why no ack can reach us over this connection to NATS; empty if one can."""
 
     @property
     def in_flight(self) -> int:
@@ -136,6 +144,25 @@ class Publisher:
         """The session has ended; nothing is sent until the next one stands."""
         self._session = None
 
+    def hears_again(self) -> None:
+        """Another connection to NATS is being made: what the last one denied may be allowed."""
+        self._deaf = ""
+
+    def denied(self, text: str, subject: str) -> None:
+        """NATS does not let this login publish, or subscribe, there: whose publish can get no ack
+        is told now. Both are in lower case.
+
+        It is not known how many of several publishes NATS took before: none of them is said to be
+        refused.
+        """
+        # Told is the subject as permissions have to name it.
+        if subject == self._acks.lower():
+            self._deaf = text.replace(subject, self._acks)
+        for entry in list(self._waiting.values()):
+            if entry.sent and (self._deaf or entry.subject.lower() == subject):
+                said = self._deaf or text.replace(subject, entry.subject)
+                self._end(entry, _not_allowed(entry, said))
+
     async def flush(self) -> None:
         """Wait until every publish was answered or given up."""
         await self._idle.wait()
@@ -172,8 +199,10 @@ class Publisher:
             data=entry.data,
             conn_id=session.conn_id if session.subjects.protocol >= 1 else b"",
         )
-        subject = f"{session.subjects.pub_prefix.decode()}.{entry.channel}"
-        if await self._link.publish(subject, messages.encode(message), self._acks):
+        entry.subject = f"{session.subjects.pub_prefix.decode()}.{entry.channel}"
+        if self._deaf:
+            self._end(entry, _not_allowed(entry, self._deaf))
+        elif await self._link.publish(entry.subject, messages.encode(message), self._acks):
             entry.sent = asyncio.get_running_loop().time()
 
     async def _on_ack(self, arrived: Arrived) -> None:
@@ -267,6 +296,15 @@ class Publisher:
                     hint=_REPEAT_HINT,
                 ),
             )
+
+
+def _not_allowed(entry: _Publish, text: str) -> PublishUnknownError:
+    return PublishUnknownError(
+        f"NATS refuses: {text}",
+        channel=entry.channel,
+        guid=entry.guid,
+        hint=DENIED_HINT,
+    )
 
 
 class _Room:

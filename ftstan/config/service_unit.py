@@ -4,8 +4,9 @@ The one reader of it, for whoever asks what a start by systemd would do: ``-chec
 ``ftstanctl systemd-dropin``. It reads the files of the unit and of its drop-ins; systemd itself is
 not asked, so it also works before a ``daemon-reload`` and on hosts without it.
 
-Source: systemd.exec(5) (``Environment``, ``EnvironmentFile``), systemd.service(5) (``Command
-lines``), systemd.unit(5) (where units and drop-ins are, specifiers ``%i``, ``%n``, ``%%``).
+Source: systemd.exec(5) (``Environment``, ``EnvironmentFile``, ``ReadWritePaths``),
+systemd.service(5) (``Command lines``), systemd.unit(5) (where units and drop-ins are, specifiers
+``%i``, ``%n``, ``%%``).
 """
 
 from __future__ import annotations
@@ -45,12 +46,16 @@ _EVERYWHERE: Final = ("PATH", "HOME", "LANG", "TMPDIR")
 class ServiceUnit:
     """A service: ``environment`` is all that its server sees, ``words`` those behind its name.
 
-    ``directories`` are those that systemd makes before a start.
+    ``directories`` are those that systemd makes before a start, ``writable`` others that have to be
+    there: without one of them systemd does not start it. ``confined``: it may write to these, below
+    them, and to little else.
     """
 
     environment: Mapping[str, str]
     words: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    confined: bool = False
 
 
 def read_unit(
@@ -72,6 +77,8 @@ def read_unit(
     said: dict[str, str] = {}
     listed: list[str] = []
     directories: list[str] = []
+    writable: list[str] = []
+    confined = False
     for key, value in _service_lines(files):
         text = _specified(value, unit)
         match key:
@@ -85,6 +92,12 @@ def read_unit(
                 listed.append(text)
             case "RuntimeDirectory" | "StateDirectory" | "LogsDirectory":
                 directories += [os.path.join(_PARENTS[key], name) for name in text.split()]
+            case "ReadWritePaths" if not text:
+                writable.clear()
+            case "ReadWritePaths":
+                writable += _split(text, unit)
+            case "ProtectSystem":
+                confined = text == "strict"
             case "ExecStart" if not text:
                 commands.clear()
             case "ExecStart":
@@ -94,7 +107,13 @@ def read_unit(
     for path in listed:
         found |= _environment_file(path)
     words = _command(commands[-1], found, unit) if commands else []
-    return ServiceUnit(found, tuple(words[1:]), tuple(directories))
+    # With a minus a path may be missing.
+    places = tuple(path.lstrip("+") for path in writable if not path.startswith("-"))
+    optional = tuple(path.lstrip("-+") for path in writable if path.startswith("-"))
+    there = tuple(path for path in optional if os.path.exists(path))
+    return ServiceUnit(
+        found, tuple(words[1:]), tuple(directories), (*places, *there), confined=confined
+    )
 
 
 def environment_of(text: str) -> dict[str, str]:

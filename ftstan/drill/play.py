@@ -227,7 +227,7 @@ class Play:
     def _show(self, text: str) -> None:
         counts = self._clients.counts
         self._told.progress(
-            f"epoch {self._epoch}  acked {counts.acked:,}  delivered {counts.delivered:,}  {text}"
+            f"part {self._epoch}  acked {counts.acked:,}  delivered {counts.delivered:,}  {text}"
         )
 
     # ---- faults

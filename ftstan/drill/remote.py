@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.drill import commands
 from ftstan.drill.errors import DrillError
-from ftstan.drill.node_watch import get
+from ftstan.drill.node_watch import TOKEN_VARIABLE, get
 from ftstan.drill.scenario import COMMANDS
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from ftstan.drill.scenario import Member, Scenario, Step
     from ftstan.drill.workload import Access
+
+_UNAUTHORIZED = 401
 
 
 class RemoteGroup:
@@ -39,11 +41,17 @@ class RemoteGroup:
 
     async def prepare(self) -> None:
         """See that every node answers: a drill on half a group proves the wrong thing."""
-        silent = [
-            member.name
+        said = {
+            member.name: (await get(f"{member.monitor}/streaming/serverz"))[0]
             for member in self.members
-            if not (await get(f"{member.monitor}/streaming/serverz"))[0]
-        ]
+        }
+        shut = [name for name, status in said.items() if status == _UNAUTHORIZED]
+        if shut:
+            raise DrillError(
+                f"the monitoring pages of {', '.join(shut)} ask for a token, or refuse ours",
+                hint=f"give the servers' monitor_token in {TOKEN_VARIABLE}",
+            )
+        silent = [name for name, status in said.items() if not status]
         if silent:
             raise DrillError(
                 f"no answer from the monitoring pages of {', '.join(silent)}",

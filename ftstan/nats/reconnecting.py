@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 RECONNECT_WAIT_S: Final = 0.25
 CONNECT_WITHIN_S: Final = 2
 PING_EVERY_S: Final = 5
+_NOTHING_TO_SEND_S: Final = 0.5
 FAILURES: Final = (nats.errors.Error, NatsError, OSError, TimeoutError)
 
 
@@ -48,7 +49,7 @@ class OneClient(Client):
     """
 
     #: For ending the connection; ``None``: as long as it takes to send what is under way.
-    discard_within_s: float | None = 0.5
+    discard_within_s: float | None = _NOTHING_TO_SEND_S
 
     def __init__(self, server: str) -> None:
         super().__init__()
@@ -76,9 +77,10 @@ class OneClient(Client):
         if not self._tried:
             return
         with contextlib.suppress(*FAILURES):
-            # After a handshake that failed nats-py waits for the end of a stream that TLS has taken
-            # away from it.
-            async with asyncio.timeout(self.discard_within_s):
+            # After a handshake that failed nats-py waits, for ever, for the end of a stream that
+            # TLS has taken away from it. Without a connection nothing is under way.
+            within = self.discard_within_s if self.is_connected else _NOTHING_TO_SEND_S
+            async with asyncio.timeout(within):
                 await self.close()
 
     def explain(self, error: BaseException) -> BaseException:

@@ -123,7 +123,8 @@ class Asker:
                 elif event[0] == "-ERR":
                     raise NatsError(
                         f"the NATS server did not take the question: {_text(event[1])}",
-                        hint="see what its permissions let this login do",
+                        hint="see what its permissions let this login do, and whether the names of "
+                        "cluster and group are right",
                     )
                 elif event[0] == "HMSG" and event[2] == sid and not event[-1]:
                     # The server says that nobody listens.

@@ -198,8 +198,8 @@ def explain(error: ssl.SSLError, url: NatsUrl, options: LinkOptions) -> NatsErro
         )
     return NatsError(
         f"x509: certificate signed by unknown authority ({shown})",
-        hint=f"trusted are {trusted}: name the authority that signed it with -tls_client_cacert"
-        f" ({error.verify_message})",
+        hint=f"trusted are {trusted}: name the authority that signed it with -tls_client_cacert "
+        f"or client_ca ({error.verify_message})",
     )
 
 

@@ -63,7 +63,9 @@ class OverNats:
         task.add_done_callback(self._tasks.discard)
 
 
-async def works(nats: Nats, login: NatsLogin, *, url: str = "", **server_login: Any) -> None:
+async def works(
+    nats: Nats, login: NatsLogin, *, url: str | list[str] = "", **server_login: Any
+) -> None:
     """A client with this login can publish through that NATS server."""
     connection = Client()
     await connection.connect(nats.url, **server_login)
@@ -168,6 +170,17 @@ async def test_tls_with_a_client_certificate_and_an_authority_that_is_checked(
         await ftstan.client.connect(
             CLUSTER, "me", servers=nats.url, login=NatsLogin(tls=doubting), timeout=5
         )
+
+
+@on_a_loop
+async def test_an_address_that_its_certificate_does_not_name_keeps_nobody_from_the_next_one(
+    stage: Stage, certificates: Certificates
+) -> None:
+    # As the addresses are by which NATS servers tell clients of each other.
+    nats = stage.nats(settings=certificates.server_lines())
+    trusting = ssl.create_default_context(cafile=certificates.ca.cert)
+    urls = [f"tls://{host}:{nats.port}" for host in ("127.1", "localhost")]
+    await works(nats, NatsLogin(tls=trusting), url=urls, tls=trusting)
 
 
 _UNLIMITED = {

@@ -113,6 +113,33 @@ def test_a_standby_shows_the_group_through_the_one_that_serves(
     expect(page.locator("#group tbody .tag.on")).to_have_text("active")
 
 
+def test_a_standby_has_no_figures_where_the_pages_of_who_serves_are_out_of_reach(
+    stage: Stage, browser: Browser
+) -> None:
+    active, standby = stage.routed_pair()
+    page = browser.new_page()
+    page.route(f"{active.url}/**", lambda route: route.abort())
+    page.goto(f"{standby.url}/dashboard")
+    state(page, "its pages do not answer here")
+    expect(page.locator("#totals dd")).to_have_text(["–"] * 9)  # noqa: RUF001  # as on the page
+    for table in ("#channels", "#subs"):
+        expect(page.locator(table)).to_contain_text("Seen on the pages of the member that serves")
+
+
+def test_long_names_push_no_note_out_of_sight(stage: Stage, browser: Browser) -> None:
+    server = stage.file_server("a")
+    server.wait_for(READY)
+    client = StanClient(server.port, "reader-of-everything-with-a-long-name")
+    client.connect()
+    channel = b"a-channel.of-some-department.with-a-long-name"
+    client.subscribe(channel, durable=b"a-durable-with-a-long-name", acks=False, max_in_flight=1)
+    client.publish(channel, b"1", b"2")
+    page = opened(browser, server, viewport={"width": 1280, "height": 900})
+    expect(page.locator("#subs .tag.bad")).to_have_text("stalled", timeout=PATIENCE_S * 1000)
+    hidden = "e => e.scrollWidth - e.clientWidth"
+    assert page.locator("#subs .scroll").evaluate(hidden) <= 0
+
+
 def test_who_lags_and_who_is_stalled_stands_first_and_names_are_never_markup(
     stage: Stage, browser: Browser
 ) -> None:

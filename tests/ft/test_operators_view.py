@@ -369,6 +369,29 @@ def test_what_nats_does_not_allow_is_told_at_once_and_as_that(stage: Stage) -> N
             assert "hint: " in done.stderr
 
 
+def test_a_publish_that_nats_does_not_allow_waits_for_no_ack(stage: Stage) -> None:
+    nats = stage.nats(
+        settings="""authorization { users = [
+        {user: server, password: s}
+        {user: reader, password: p, permissions: {publish: {deny: ["_STAN.pub.>"]}}}
+        {user: deaf, password: p, permissions: {subscribe: {deny: ["_STAN.acks.>"]}}}
+        ]}"""
+    )
+    stage.member("a", "-ns", f"nats://server:s@{HOST}:{nats.port}").wait_until_active()
+    for user, subject, more in (
+        ("reader", f'"_STAN.pub.{CLUSTER}.orders"', ()),
+        ("reader", f'"_STAN.pub.{CLUSTER}.orders"', ("--republish",)),
+        ("deaf", '"_STAN.acks.', ()),
+    ):
+        login = ("--server", nats.url, "--user", user, "--pass", "p")
+        # Without the refusal the wait for the ack would outlast that of the test.
+        done = run("pub", "orders", "text", "--count", "3", "--timeout", "600", *more, *login)
+        assert (done.status, done.out) == (1, "0 stored in orders\n")
+        assert "NATS refuses: permissions violation for" in done.err
+        assert subject in done.err
+        assert "[FTS-6201]" in done.err
+
+
 def test_a_mistyped_channel_is_no_warning_in_the_log(stage: Stage) -> None:
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)

@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 EXAMPLE = ROOT / "docs" / "examples" / "secure-pair"
-USERS = ("stan", "operator", "client", "publisher", "subscriber")
+USERS = ("stan", "operator", "client", "publisher", "subscriber", "drill")
 #: What a test may say on a subject without anybody minding, and who may.
 MAY = {
     "_STAN.ft.orders.orders": {"stan"},
-    "_FTSTAN.ft.orders.orders": {"stan", "operator"},
-    "_FTSTAN.ctl.orders.who": {"operator"},
+    "_FTSTAN.ft.orders.orders": {"stan", "operator", "drill"},
+    "_FTSTAN.ctl.orders.who": {"operator", "drill"},
     "_STAN.pub.orders.new.a": {"client", "publisher"},
     "_STAN.pub.orders.old": {"client"},
-    "_STAN.sub.orders": {"client", "subscriber"},
+    "_STAN.pub.orders.ftstan-drill.1f0c2a9b": {"client", "drill"},
+    "_STAN.sub.orders": {"client", "subscriber", "drill"},
     "anything.else": set[str](),
 }
 

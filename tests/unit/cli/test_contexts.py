@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import stat
 from typing import TYPE_CHECKING
@@ -200,3 +201,27 @@ def test_every_change_of_contexts_is_told_as_json_to_whoever_asks(
     assert told("select") == {"name": "", "selected": False}
     assert told("rm", "prod") == {"name": "prod", "selected": False}
     assert [context["name"] for context in told("ls")] == ["test"]  # type: ignore[attr-defined]
+
+
+def test_a_home_of_somebody_else_is_told_where_a_context_would_have_named_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    assert main(["ft", "status"]) == 3
+    assert "cannot be read" not in capsys.readouterr().err
+    monkeypatch.setattr(type(tmp_path), "stat", denied)
+    assert main(["ft", "status"]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("which group?\n")
+    assert f"contexts in {tmp_path}/ftstan cannot be read: Permission denied" in said
+
+
+def test_lines_of_a_table_end_with_their_words(capsys: pytest.CaptureFixture[str]) -> None:
+    contexts.save("a", Context(group="one"))
+    contexts.save("b", Context(group="the other one"))
+    assert main(["context", "ls"]) == EXIT_OK
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines == [line.rstrip() for line in lines]

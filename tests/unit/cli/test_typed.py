@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 import nkeys
@@ -14,7 +15,7 @@ from ftstan.cli.ctl import COMMANDS, PROGRAM, in_full, main
 from ftstan.cli.pipeline import command as pipeline
 from ftstan.cli.program import EXIT_USAGE
 from ftstan.cli.reports import channel_report, subscription_report
-from ftstan.cli.terminal import ago, own_flags
+from ftstan.cli.terminal import ago, own_flags, print_table
 from ftstan.cli.wordorder import in_order
 from ftstan.version import __version__
 from tools.man_ftstanctl import leaves
@@ -53,6 +54,34 @@ def test_what_follows_two_dashes_and_negative_numbers_are_no_options() -> None:
 def test_options_of_a_command_may_stand_before_its_verb() -> None:
     got = read("ft", "--group", "g", "status", "--output", "json")
     assert (got.verb, got.group, got.output) == ("status", "g", "json")
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (("ft", "status", "--watch", "1", "--dir", "/d"), 1.0),
+        (("ft", "status", "--dir", "/d", "--watch", "1"), 1.0),
+        (("ft", "status", "--watch", "--dir", "/d"), 2.0),
+        (("ft", "--watch", "status", "--dir", "/d"), 2.0),
+    ],
+)
+def test_an_option_that_may_do_without_a_value_keeps_the_one_that_it_has(
+    words: tuple[str, ...], seconds: float
+) -> None:
+    got = read(*words)
+    assert (got.verb, got.watch, got.dir) == ("status", seconds, "/d")
+
+
+def test_a_table_on_a_small_terminal_cuts_no_cell(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    row = [f"value-{at}-of-a-wide-row" for at in range(8)]
+    print_table([f"head {at}" for at in range(8)], [row], right=("head 3",))
+    heads, values = capsys.readouterr().out.splitlines()
+    assert values.split() == row
+    assert "\x1b[1m" in heads
 
 
 def test_words_that_are_in_order_stay_as_they_are() -> None:

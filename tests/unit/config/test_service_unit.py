@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.cli import ctl
+from ftstan.cli import ctl, strict
 from ftstan.cli.server import main
 from ftstan.config import service_unit
 from ftstan.config.service_unit import environment_of, read_unit
@@ -127,3 +127,38 @@ def test_a_unit_that_is_not_there_and_one_that_cannot_be_read_are_told(
     assert main(["-check_config", "-unit", "ftstan.service"]) == 1
     assert "cannot be read: Is a directory" in capfd.readouterr().err
     assert units.is_dir()
+
+
+def test_the_check_sees_what_the_service_may_not_write_to_and_what_it_would_not_start_without(
+    units: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strict, "_PRIVATE", ())
+    conf = tmp_path / "ftstan.conf"
+    datastore = tmp_path / "orders"
+    conf.write_text(f"streaming {{ store: file, dir: '{datastore}' }}\n")
+    (tmp_path / "ftstan").write_text("")
+    words = ["-check_config", "-strict", "-unit", "ftstan.service"]
+    assert main(words) == 1
+    said = capfd.readouterr().err
+    assert f"dir: the service may not write to {datastore}" in said
+    assert "ftstanctl systemd-dropin --write" in said
+
+    write = ["systemd-dropin", "-c", str(conf), "--units", str(units), "--write"]
+    assert ctl.main(write) == 0
+    told = capfd.readouterr()
+    assert "from the next start of ftstan.service on" in told.out
+    make = f"install -d -o ftstan -g ftstan -m 0750 {datastore}"
+    assert make in told.err
+    assert main(words) == 1
+    said = capfd.readouterr().err
+    assert f"the service may write to {datastore}, which is not there" in said
+    assert make in said
+
+    datastore.mkdir()
+    assert main(words) == 0
+    # What may be missing is no mistake.
+    dropin = units / "ftstan.service.d" / "more.conf"
+    dropin.write_text("[Service]\nReadWritePaths=-/not/there\n")
+    assert main(words) == 0
+    dropin.write_text("[Service]\nReadWritePaths=\n")
+    assert main(words) == 0  # "more" stands before "paths"

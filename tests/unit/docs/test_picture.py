@@ -62,3 +62,10 @@ def test_no_arrow_runs_through_a_box_and_no_label_over_the_edge() -> None:
     ]
     assert [(line, box.lines) for line in lines for box in INNER if runs_through(*line, box)] == []
     assert [text.words for text in labels() if text.x + text.width > WIDTH] == []
+
+
+def test_the_picture_of_the_dashboard_is_shown_and_no_larger_than_a_page_may_load() -> None:
+    path = ROOT / "docs" / "images" / "dashboard.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size <= 300_000
+    assert "](images/dashboard.png)" in (ROOT / "docs" / "monitoring.md").read_text("utf-8")

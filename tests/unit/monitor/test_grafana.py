@@ -52,7 +52,7 @@ def test_a_counter_is_asked_for_by_the_name_that_prometheus_has() -> None:
 
 
 def test_what_is_shipped_refers_to_pages_that_are_shipped() -> None:
-    from tools.packages import PAGES  # noqa: PLC0415  # it is a program
+    from tools.packages import _BESIDE_PAGES, PAGES  # noqa: PLC0415  # it is a program
 
     shipped = {page.name for page in PAGES}
     text = (ROOT / "packaging/files/usr/share/ftstan/alerts.yml").read_text(encoding="utf-8")
@@ -66,12 +66,16 @@ def test_what_is_shipped_refers_to_pages_that_are_shipped() -> None:
     for page in PAGES:
         for name in re.findall(r"\]\(([\w-]+\.md)[)#]", page.read_text(encoding="utf-8")):
             assert name in shipped, f"{page.name} -> {name}"
+        for name in re.findall(r"\]\(([\w-]+)/", page.read_text(encoding="utf-8")):
+            assert name in {*_BESIDE_PAGES, "man"}, f"{page.name} -> {name}/"
 
 
 def test_a_reload_needs_no_program_of_another_package() -> None:
     for unit in ("ftstan.service", "ftstan@.service"):
         text = (ROOT / "systemd" / unit).read_text(encoding="utf-8")
-        assert "\nExecReload=/usr/bin/ftstan -sl reload=$MAINPID\n" in text
+        # Within a word systemd replaces a variable in braces only.
+        assert "\nExecReload=/usr/bin/ftstan -sl reload=${MAINPID}\n" in text
+        assert not re.search(r"^Exec\w+=.*\S\$\w", text, re.MULTILINE)
 
 
 def test_the_roles_pages_are_on_loopback_unless_somebody_says_otherwise() -> None:
