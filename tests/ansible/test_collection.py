@@ -188,7 +188,9 @@ def test_the_inventory_of_the_secured_pair_makes_the_configuration_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = ROOT / "docs" / "examples" / "secure-pair"
-    for number, user in enumerate(("STAN", "OPERATOR", "CLIENT", "PUBLISHER", "SUBSCRIBER")):
+    for number, user in enumerate(
+        ("STAN", "OPERATOR", "CLIENT", "PUBLISHER", "SUBSCRIBER", "DRILL")
+    ):
         seed = nkeys.encode_seed(bytes([number]) * 32, nkeys.PREFIX_BYTE_USER)
         public = nkeys.from_seed(bytearray(seed)).public_key.decode()
         monkeypatch.setenv(f"{user}_NKEY", public)
@@ -210,7 +212,7 @@ def test_the_inventory_of_the_secured_pair_makes_the_configuration_beside_it(
         written = (example / f"{host}.conf").read_text(encoding="utf-8")
         values = dumped(here(made, f"{host}-made.conf"))
         assert values == dumped(here(written, f"{host}-written.conf"))
-        assert len(values["authorization"]["users"]) == 5
+        assert len(values["authorization"]["users"]) == 6
         assert "s3cret-of-pages" not in found.stdout
 
 
