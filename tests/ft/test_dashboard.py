@@ -186,6 +186,9 @@ def test_what_a_member_of_another_release_does_not_tell_is_a_dash(
     expect(page.locator("#group tbody tr")).to_have_count(2)
     expect(page.locator("#channels tbody tr")).to_contain_text("orders")
     text = page.locator("body").inner_text()
+    # The server ends before the page does.
+    page.unroute_all(behavior="ignoreErrors")
+    page.close()
     raw = re.compile(r"\b(None|True|False|NaN|nan|null|undefined|true|false|Invalid Date)\b")
     assert [line for line in text.splitlines() if raw.search(line)] == []
 

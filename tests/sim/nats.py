@@ -252,6 +252,11 @@ class SimLink:
         """Whether the link was up at the last call."""
         return self._connection is not None
 
+    @property
+    def subscriptions(self) -> int:
+        """How many the NATS server knows of."""
+        return len(self._connection.subs) if self._connection is not None else 0
+
     def fileno(self) -> int:
         """A number for the connection, -1 for none."""
         return self._connection.number if self._connection is not None else -1
