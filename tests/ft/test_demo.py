@@ -95,7 +95,7 @@ def test_a_short_demo_is_clean_over_every_kind_of_takeover(run: Run) -> None:
 def test_a_demo_shows_what_operators_see_of_the_pair(run: Run) -> None:
     text = run.outcome.text
     assert text.count("  healthy\n") == 2
-    assert len(re.findall(r"(?m)^ +\S+ +active +\S+ +\d+ +-(?: |$)", text)) == 2
+    assert len(re.findall(r"(?m)  \S+ +active +\S+ +\d+ +-(?: |$)", text)) == 2
     assert len(re.findall(r"serves since [\d.]+ s after the request \(epoch 5\)", text)) == 1
 
 
