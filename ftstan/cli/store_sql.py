@@ -235,7 +235,7 @@ def _dump(arguments: argparse.Namespace, reading: Reading) -> int:
         elif row["kind"] == "message":
             lines.append(
                 (row["channel"], row["sequence"], time_of(row["timestamp"]),
-                 size_of(row["size"]),                 row["reply"])
+                 size_of(row["size"]), row["reply"])
             )  # fmt: skip
     if arguments.output == "table":
         heads = ("channel", "sequence", "time", "size", "reply")
