@@ -299,6 +299,8 @@ class Group:
                 self._forge,
                 self._stop,
                 self._stop,
+                self.stop_group,
+                self.stop_group,
                 self._original_serves,
             ]
             return [*safe, *(self._original_serves for _ in range(4))]
@@ -678,9 +680,13 @@ class Group:
             self.met["fault: the whole group stopped"] += 1
             self._leave_alone(owner)
             owner.stopping = True
-            if not self.shape.mixed:
-                # Before anybody comes; an original server may be there first.
-                self.when(lambda: bool(owner.ended), partial(self._judge_stop, owner, self._late))
+            # Before anybody of ours comes.
+            self.when(
+                lambda: bool(owner.ended),
+                self._original_serves
+                if self.shape.mixed
+                else partial(self._judge_stop, owner, self._late),
+            )
             if self.rng.random() < 0.5:
                 self.when(
                     lambda: bool(owner.ended),
