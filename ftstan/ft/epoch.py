@@ -109,6 +109,27 @@ class Activation:
         """The number below this activation's first slice."""
         return (self.epoch - 1) * SLICES_PER_EPOCH
 
+    def raised(
+        self, number: int, *, cause: Cause, since_ns: int, ft_mixed: bool | None
+    ) -> Activation:
+        """Its owner's next one, under ``number``, nobody having owned the store in between.
+
+        ``ft_mixed``: the operator's word, ``None``: as before.
+        """
+        return replace(
+            self,
+            epoch=number,
+            since_ns=since_ns,
+            ft_mixed=self.ft_mixed if ft_mixed is None else ft_mixed,
+            predecessor=(self.epoch, self.nonce),
+            cause=cause,
+            after=self.epoch,
+            was_mixed=self.ft_mixed,
+            originals_through=number - 1 if self.ft_mixed else self.originals_through,
+            left_ns=0,
+            left=Ending.UNSAID,
+        )
+
     def record(self) -> EpochRecord:
         """Say what stands in this activation's own slot."""
         return EpochRecord(
@@ -370,20 +391,8 @@ def claim_next(
         # Before anything is written: a rightful successor should not find a slot of ours behind its
         # own.
         _check_unowned(disk, root_fd, before, number)
-        activation = replace(
-            before,
-            epoch=number,
-            nonce=token(NONCE_SIZE),
-            since_ns=clock.wall_ns(),
-            ft_mixed=before.ft_mixed if ft_mixed is None else ft_mixed,
-            predecessor=(before.epoch, before.nonce),
-            cause=cause,
-            after=before.epoch,
-            was_mixed=before.ft_mixed,
-            originals_through=number - 1 if before.ft_mixed else before.originals_through,
-            left_ns=0,
-            left=Ending.UNSAID,
-        )
+        raised = before.raised(number, cause=cause, since_ns=clock.wall_ns(), ft_mixed=ft_mixed)
+        activation = replace(raised, nonce=token(NONCE_SIZE))
         if number > before.epoch + 1:
             # It says what is recorded now, not what is about to be.
             _announce(disk, root_fd, _filler(before, number))

@@ -170,17 +170,16 @@ class SqlOwner:
         return self._name
 
     def is_paused(self) -> bool:
-        """Never: no pause is kept."""
-        return False
+        """Whether a pause of this member is kept. Raises ``StoreError``."""
+        return self.fence.read(lambda session: tables.is_paused(session, self._name))
 
     def keep_pause(self, line: str) -> None:
-        """A pause ends with the process. Raises ``StoreError``."""
-        raise StoreError(
-            f"a database keeps no pauses: {line}", hint="pause it again after a restart"
-        )
+        """Keep a pause of this member over restarts. Raises ``StoreError``."""
+        self.fence.read(lambda session: tables.keep_pause(session, self._name, line))
 
     def end_pause(self) -> None:
-        """Nothing is kept."""
+        """Keep it no more. Raises ``StoreError``."""
+        self.fence.read(lambda session: tables.end_pause(session, self._name))
 
     # ---- taking
 
@@ -275,13 +274,36 @@ class SqlOwner:
         self.lock.verify()
 
     def set_mixed(self, *, on: bool) -> None:
-        """Record whether original servers may be members. Raises ``StoreError``."""
-        if on == self.activation.ft_mixed:
+        """Record, while serving, whether original servers may be members, in an epoch of its own.
+
+        Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
+        """
+        before = self.activation
+        if on == before.ft_mixed:
             return
-        raise StoreError(
-            "a SQL store keeps original servers out or in from its start on",
-            hint="restart the members with -ft_mixed",
+        activation = before.raised(
+            before.epoch + 1,
+            cause=Cause.MIXED_SWITCHED,
+            since_ns=self._clock.wall_ns(),
+            ft_mixed=on,
         )
+        self.fence.go_on(
+            tables.HistoryRow(
+                epoch=activation.epoch,
+                server_id=activation.server_id,
+                host=activation.host,
+                pid=activation.pid,
+                nonce=activation.nonce.hex(),
+                store_id=activation.store_id.hex(),
+                since=activation.since_ns,
+                ft_mixed=on,
+                cause=int(activation.cause),
+                after=activation.after,
+                originals_through=activation.originals_through,
+            )
+        )
+        self._activation = activation
+        self.holder = activation.record()
 
     # ---- giving up
 

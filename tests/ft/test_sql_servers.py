@@ -12,9 +12,12 @@ from ftstan.stores.sql.connecting import connect
 from tests.contract.sqlplaces import empty
 from tests.ft.client import StanClient
 from tests.ft.load import CHANNEL, Load
+from tests.ft.operator import Operator
 from tests.processes import GROUP, READY, free_ports
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ftstan.stores.sql.source import Source
     from tests.processes import Nats, Server, Stage
 
@@ -193,3 +196,44 @@ def test_an_owner_that_hangs_inside_a_transaction_does_not_block_the_takeover(
     contents = _all(nats.port, "reader")
     assert contents[1] == b"one"
     b.stop(10)
+
+
+def test_an_operators_words_outlast_a_restart_and_are_taken_while_a_database_is_served(
+    stage: Stage, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    nats = stage.nats()
+    key = tmp_path / "admin.key"
+    words = (*words, "-ft_group", GROUP, "-ns", nats.url, "-admin_key", str(key))
+    a = stage.server("a", *words, "-ft_member", "node-a")
+    a.wait_until_active()
+    b = stage.server("b", *words, "-ft_member", "node-b")
+    b.wait_until_standing_by()
+    operator = Operator(nats.url)
+
+    def change(verb: str, *more: str) -> None:
+        said = operator.ft(verb, "--admin-key", str(key), *more)
+        assert said.status == 0, said
+
+    client = StanClient(nats.port, "publisher")
+    client.connect()
+    load = Load()
+    load.join(client)
+    load.run(100)
+    change("mixed", "on")
+    load.run(100)
+    assert [(e["cause"], e["mixed"]) for e in operator.epochs()[:1]] == [("mixed_switched", True)]
+    change("mixed", "off")
+    load.run(100)
+    load.settle()
+    change("pause", "node-b")
+    b.signal(SIGTERM)
+    assert b.status() == 143
+    again = stage.server("b2", *words, "-ft_member", "node-b")
+    again.wait_for("ftstanctl ft resume node-b")
+    a.kill()
+    time.sleep(3)
+    assert operator.status().json["nodes"][0]["phase"] == "paused by the operator"
+    change("resume", "node-b")
+    again.wait_until_active()
+    load.judge(_all(nats.port, "reader"))
+    assert not operator.epochs()[0]["mixed"]

@@ -191,6 +191,27 @@ class Fence:
         ``StoreError`` if the statements are refused: then nothing is done; ``LostError`` if the
         database cannot be reached: then the end may be unknown, and the owner must not go on.
         """
+        return self._transaction(work, proves=proves)
+
+    def go_on(self, history: HistoryRow) -> None:
+        """Take the epoch behind the present one without giving up the database.
+
+        Nobody can have owned it in between: the transaction that raises the number passes the fence
+        under the one before. Raises as ``transaction``.
+        """
+
+        def raise_number(session: Session) -> None:
+            if session.execute(tables.GO_ON, (history.epoch, self.epoch)) != 1:
+                raise self._fenced(f"sql: epoch {self.epoch} ended within its own transaction")
+            tables.add_history(session, history)
+
+        self._transaction(raise_number, epoch=history.epoch)
+        self.epoch = history.epoch
+
+    def _transaction(
+        self, work: Callable[[Session], T], *, proves: bool = False, epoch: int = 0
+    ) -> T:
+        """``epoch``: what the row shows behind the commit, if that is another one."""
         self._require()
         number = self._done + 1
         tries = 0
@@ -220,7 +241,7 @@ class Fence:
             try:
                 session.commit()
             except StoreError as error:
-                if not self._has_landed(number, error):
+                if not self._has_landed(number, epoch or self.epoch, error):
                     tries += 1
                     if tries >= _TRIES:
                         raise StoreError(error.text, hint=error.hint) from error
@@ -316,7 +337,7 @@ class Fence:
         if row.done > self._done:
             raise self._fenced(f"sql: somebody else writes under epoch {self.epoch} of this server")
 
-    def _has_landed(self, number: int, error: StoreError) -> bool:
+    def _has_landed(self, number: int, epoch: int, error: StoreError) -> bool:
         """Whether a transaction whose commit did not answer is done. Raises as ``transaction``."""
         session = self._session
         if session is not None:
@@ -341,7 +362,7 @@ class Fence:
                 )
                 continue
             if row is not None and (row.epoch, row.token, row.done) == (
-                self.epoch,
+                epoch,
                 self._token,
                 number,
             ):

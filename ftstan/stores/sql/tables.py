@@ -1,4 +1,5 @@
-"""Our own tables beside the original's: the epoch row, who had which epoch, remembered publishes.
+"""Our own tables beside the original's: the epoch row, who had which epoch, remembered publishes,
+paused members.
 
 The original reads none of them. ``ftstan_epoch`` has one row:
 
@@ -8,9 +9,9 @@ The original reads none of them. ``ftstan_epoch`` has one row:
   which a successor finds the session and ends it.
 - ``lock_id``: what the owner has in ``StoreLock.id``.
 
-``ftstan_endings`` says how an owner ended, as it said itself; who died said nothing. It is for
-people, and a server does without it where the user may not make it: a database that a former
-release has served lacks it.
+``ftstan_endings`` says how an owner ended, as it said itself; who died said nothing.
+``ftstan_paused`` names the members whose pause outlasts a restart. A server does without these two
+where the user may not make them: a database that a former release has served lacks them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from ftstan.stores.sql.session import AbsentTableError, RightsError, Session
 if TYPE_CHECKING:
     from ftstan.stores.sql.session import Row
 
-_FOR_PEOPLE = "ftstan_endings"
-OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered", _FOR_PEOPLE)
+_PAUSED_TABLE = "ftstan_paused"
+_DISPENSABLE = ("ftstan_endings", _PAUSED_TABLE)
+OWN_TABLES = ("ftstan_epoch", "ftstan_history", "ftstan_remembered", *_DISPENSABLE)
 
 _EPOCH = (
     "CREATE TABLE IF NOT EXISTS ftstan_epoch (uniquerow INTEGER NOT NULL PRIMARY KEY,"
@@ -47,10 +49,14 @@ _ENDINGS = (
     "CREATE TABLE IF NOT EXISTS ftstan_endings (epoch BIGINT NOT NULL PRIMARY KEY,"
     " ending INTEGER NOT NULL, at BIGINT NOT NULL)"
 )
+_PAUSED = (
+    "CREATE TABLE IF NOT EXISTS ftstan_paused (name VARCHAR(128) NOT NULL PRIMARY KEY,"
+    " line VARCHAR(512) NOT NULL)"
+)
 
 #: The statements that make ``OWN_TABLES``, by driver. They do nothing where the tables are.
 CREATE = {
-    "postgres": (_EPOCH, _HISTORY, _REMEMBERED.format(binary="BYTEA"), _ENDINGS),
+    "postgres": (_EPOCH, _HISTORY, _REMEMBERED.format(binary="BYTEA"), _ENDINGS, _PAUSED),
     "mysql": tuple(
         f"{statement} ENGINE=InnoDB"
         for statement in (
@@ -58,6 +64,7 @@ CREATE = {
             _HISTORY,
             _REMEMBERED.format(binary="VARBINARY(16)"),
             _ENDINGS,
+            _PAUSED,
         )
     ),
 }
@@ -90,6 +97,8 @@ END = (
     "INSERT INTO ftstan_endings (epoch, ending, at) SELECT %s, %s, %s FROM ftstan_epoch"
     " WHERE uniquerow = 1 AND epoch = %s AND token = %s"
 )
+#: An owner's own next epoch, inside a transaction that has passed the fence: (epoch, epoch before).
+GO_ON = "UPDATE ftstan_epoch SET epoch = %s WHERE uniquerow = 1 AND epoch = %s"
 _COLUMNS = (
     "epoch, server_id, host, pid, nonce, store_id, since, ft_mixed, cause, after_epoch,"
     " originals_through"
@@ -133,14 +142,14 @@ class HistoryRow:
 def create(session: Session) -> None:
     """Make our tables where they are missing.
 
-    Raises ``StoreError`` if the user may not, and the table is not only for people.
+    Raises ``StoreError`` if the user may not, and a server cannot do without the table.
     """
     for table, statement in zip(OWN_TABLES, CREATE[session.driver], strict=True):
         try:
             if not _is_there(session, table):
                 session.execute(statement)
         except RightsError as error:
-            if table == _FOR_PEOPLE:
+            if table in _DISPENSABLE:
                 continue
             raise StoreError(
                 f"sql: the table that keeps former owners out cannot be created: {error.text}",
@@ -237,3 +246,36 @@ def read_endings(session: Session, first: int) -> dict[int, tuple[int, int]]:
         # which to a user who has rights on single tables.
         return {}
     return {int(epoch): (int(ending), int(at)) for epoch, ending, at in found}
+
+
+def is_paused(session: Session, name: str) -> bool:
+    """Whether a pause of the member ``name`` is kept. Raises ``StoreError``."""
+    try:
+        return bool(session.query("SELECT 1 FROM ftstan_paused WHERE name = %s", (name,)))
+    except (AbsentTableError, RightsError):
+        # See ``read_endings``: whoever may not read the table has kept nothing in it.
+        return False
+
+
+def keep_pause(session: Session, name: str, line: str) -> None:
+    """Keep the pause of the member ``name``, durable on return. Raises ``StoreError``."""
+    try:
+        if not _is_there(session, _PAUSED_TABLE):
+            session.execute(_create_paused(session))
+    except RightsError as error:
+        raise StoreError(
+            f"sql: the table that keeps pauses cannot be created: {error.text}",
+            hint=f"let the administrator run: {_create_paused(session)}",
+        ) from error
+    if not is_paused(session, name):
+        session.execute("INSERT INTO ftstan_paused (name, line) VALUES (%s, %s)", (name, line))
+
+
+def end_pause(session: Session, name: str) -> None:
+    """Keep the pause of the member ``name`` no more. Raises ``StoreError``."""
+    if is_paused(session, name):
+        session.execute("DELETE FROM ftstan_paused WHERE name = %s", (name,))
+
+
+def _create_paused(session: Session) -> str:
+    return CREATE[session.driver][OWN_TABLES.index(_PAUSED_TABLE)]

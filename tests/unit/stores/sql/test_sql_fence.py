@@ -190,3 +190,102 @@ def test_a_session_that_was_ended_is_replaced(source: Source) -> None:
     assert owner.put(b"b") == {}
     assert _rows(source) == [1, 2]
     owner.close()
+
+
+def test_the_word_about_original_servers_takes_an_epoch_of_its_own_while_the_owner_serves(
+    source: Source,
+) -> None:
+    owner = Owner(source)
+    epoch = owner.owner.activation.epoch
+    assert owner.put(b"a") == {}
+    owner.owner.set_mixed(on=True)
+    owner.owner.set_mixed(on=True)
+    assert owner.put(b"b") == {}
+    owner.store.confirm()
+    owner.owner.set_mixed(on=False)
+    assert owner.put(b"c") == {}
+    owner.store.confirm()
+    records = [record for _, record in owner.owner.read_records(3) if record is not None]
+    assert [(r.epoch - epoch, r.ft_mixed, r.cause.name) for r in records[:2]] == [
+        (2, False, "MIXED_SWITCHED"),
+        (1, True, "MIXED_SWITCHED"),
+    ]
+    # Originals may have served behind the epoch that let them in, and behind none since.
+    assert records[0].originals_through == epoch + 1
+    owner.close()
+    successor = Owner(source)
+    assert successor.owner.activation.epoch == epoch + 3
+    assert not successor.owner.activation.ft_mixed
+    assert successor.owner.activation.originals_through == epoch + 1
+    assert [s for s, _ in messages(successor.channel)] == [1, 2, 3] == _rows(source)
+    successor.close()
+
+
+@pytest.mark.parametrize("step", ["before begin", "after fence", "before commit", "after commit"])
+def test_an_epoch_that_a_lost_connection_cut_is_taken_once(source: Source, step: str) -> None:
+    steps = Steps()
+    owner = Owner(source, steps=steps)
+    epoch = owner.owner.activation.epoch
+    assert owner.put(b"a") == {}
+    steps.at(step, Hooked.lose)
+    owner.owner.set_mixed(on=True)
+    assert owner.put(b"b") == {}
+    owner.store.confirm()
+    assert owner.owner.activation.epoch == epoch + 1 == owner.owner.read_records(1)[0][0]
+    owner.close()
+
+
+@pytest.mark.parametrize("step", Steps.ALL)
+def test_whoever_froze_while_it_took_its_next_epoch_does_not_own_behind_a_successor(
+    source: Source, step: str
+) -> None:
+    steps = Steps()
+    former = Owner(source, steps=steps)
+    assert former.put(b"a") == {}
+    successors: list[Owner] = []
+
+    def take_over(_session: Hooked) -> None:
+        successors.append(Owner(source))
+        assert successors[0].put(b"successor") == {}
+
+    steps.at(step, take_over)
+    if step in {"before insert", "after insert"}:
+        # There are no messages in it.
+        former.owner.set_mixed(on=True)
+        assert successors == []
+        former.close()
+        return
+    if step == "after commit":
+        former.owner.set_mixed(on=True)
+    else:
+        with pytest.raises(FencedError):
+            former.owner.set_mixed(on=True)
+    with pytest.raises(FencedError):
+        former.put(b"late")
+    with pytest.raises(FencedError):
+        former.store.confirm()
+    assert successors[0].owner.activation.ft_mixed == (step == "after commit")
+    assert _rows(source) == [1, 2]
+    successors[0].close()
+    former.close()
+
+
+def test_a_pause_outlasts_the_process(source: Source) -> None:
+    def member(name: str) -> SqlOwner:
+        return SqlOwner(source, server_id=name, clock=SystemClock(), name=name)
+
+    # Before any owner has made tables of ours.
+    first, other = member("a"), member("b")
+    assert not first.is_paused()
+    first.end_pause()
+    first.keep_pause("paused by me")
+    first.keep_pause("paused by somebody else")
+    first.close()
+    again = member("a")
+    assert again.is_paused()
+    assert not other.is_paused()
+    again.end_pause()
+    again.end_pause()
+    assert not again.is_paused()
+    for owner in (again, other):
+        owner.close()
