@@ -16,7 +16,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: build check test test-system retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
+.PHONY: build check test test-system test-gluster retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -68,16 +68,22 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
 	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_sql_*.py)
 RECORDED_TESTS := tests/compat/players
+# What needs a network file system of its own: "make test-gluster".
+STORAGE_TESTS := tests/gluster
 
 test: build node_modules/.package-lock.json
 	@$(BIN)/python -m tests.suite --compile tests
-	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(RECORDED_TESTS)) $(PYTEST_ARGS)
+	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(RECORDED_TESTS) $(STORAGE_TESTS)) $(PYTEST_ARGS)
 
 # The rest of the suite.
 test-system: build node_modules/.package-lock.json build/ansible/.ready
 	@$(BIN)/python -m tests.suite --compile tests
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(PYTEST_ARGS) $(SYSTEM_TESTS)
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(RECORDED_TESTS)
+
+# A pair on a GlusterFS volume in network namespaces, as root; glusterfs-server is Debian's package.
+test-gluster: build
+	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(STORAGE_TESTS)
 
 # For the inner loop: no servers, no simulated histories.
 check: lint

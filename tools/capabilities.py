@@ -23,12 +23,12 @@ INTRODUCTION = """\
 
 {count} features of NATS Streaming and of ftstan: whether they work, where they are described, which tests show it.
 
-- **works**: complete, as far as the tests named can show.
+- **yes**: it works, complete, as far as the tests named can show.
 - **partial**: it works, but for what the row says.
 - **planned**: not there; the server refuses its options by name, and the tests named show that: {planned}.
 
 A test is named by its name, with spaces, and its file below `tests/`: *a slice of the example* (`unit/stores/records`) is
-`test_a_slice_of_the_example` in `tests/unit/stores/test_records.py`. All of them run in `make test` and `make test-system`,
+`test_a_slice_of_the_example` in `tests/unit/stores/test_records.py`. They run in `make test`, `make test-system` and `make test-gluster`,
 and `tests/unit/docs/test_coverage.py` fails if one is missing or skipped.
 """  # noqa: E501
 
@@ -134,9 +134,11 @@ def coverage(ours: tuple[Area, ...]) -> str:
     planned = "; ".join(feature.name for feature in features if feature.state is State.PLANNED)
     parts = [INTRODUCTION.format(count=len(features), planned=planned)]
     for area in ours:
-        parts.append(f"## {area.name}\n\n| feature | state | pages | shown by |\n|---|---|---|---|")
+        parts.append(f"## {area.name}\n\n| feature | works | pages | shown by |\n|-|-|-|-|")
         for feature in area.features:
-            state = f"{feature.state}: {feature.missing}" if feature.missing else feature.state
+            state = "yes" if feature.state is State.WORKS else feature.state
+            if feature.missing:
+                state = f"{state}: {feature.missing}"
             parts.append(
                 f"| {feature.name} | {state} | {_links(feature.pages)} | {_shown(feature.tests)} |"
             )

@@ -32,7 +32,8 @@ class Network:
     10.77.0.0/24.
     """
 
-    def __init__(self, stage: Stage, hosts: list[str]) -> None:
+    def __init__(self, stage: Stage, hosts: list[str], *, mounts: bool = False) -> None:
+        """``mounts``: each host has a table of mounts of its own, too."""
         for tool in ("ip", "nft", "nsenter", "unshare"):
             if shutil.which(tool) is None or os.geteuid() != 0:
                 pytest.fail(
@@ -41,6 +42,7 @@ class Network:
                     pytrace=False,
                 )
         self._stage = stage
+        self._spaces = ["--net", "--mount"] if mounts else ["--net"]
         self._holders: dict[str, Child] = {}
         hub = self._namespace("hub")
         self._inside(
@@ -63,14 +65,23 @@ class Network:
     def _namespace(self, name: str) -> Child:
         # Not exec: the shell is the child that the stage ends, and the namespace goes with its last
         # process.
-        words = ["unshare", "-n", "sh", "-c", "ip link set lo up && echo made && exec sleep 3600"]
+        script = "ip link set lo up && echo made && exec sleep 3600"
+        words = ["unshare", *self._spaces, "sh", "-c", script]
         holder = self._holders[name] = self._stage.run(f"net-{name}", words)
         holder.wait_for("made")
         return holder
 
     def enter(self, host: str) -> list[str]:
         """The words before a command that shall run on ``host``."""
-        return ["nsenter", "-t", str(self._holders[host].pid), "--net"]
+        return ["nsenter", "-t", str(self._holders[host].pid), *self._spaces]
+
+    def run(self, host: str, *words: str) -> str:
+        """Run a command on ``host``, and return what it prints."""
+        done = subprocess.run(
+            [*self.enter(host), *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{host}: {words}: {done.stdout}{done.stderr}"
+        return done.stdout
 
     def _inside(self, host: str, *commands: str) -> None:
         for command in commands:
@@ -118,6 +129,13 @@ class Network:
                 "add chain inet cut in { type filter hook input priority 0; }",
                 'add rule inet cut in iif "eth0" drop',
             ]
+        for rule in ["add table inet cut", *rules]:
+            subprocess.run([*self.enter(host), "nft", rule], check=True)
+
+    def cut_port(self, host: str, *ports: str) -> None:
+        """Drop what goes between ``host`` and the ports of the hub (or ranges of them)."""
+        rules = ["add chain inet cut out { type filter hook output priority 0; }"]
+        rules += [f"add rule inet cut out tcp dport {port} drop" for port in ports]
         for rule in ["add table inet cut", *rules]:
             subprocess.run([*self.enter(host), "nft", rule], check=True)
 
