@@ -11,7 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import NamedTuple, Protocol
+import time
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Modes of what is made in a datastore, for the process's umask to take from: nobody but the owner
 #: writes, and only the group may read.
@@ -260,6 +265,42 @@ class LocalDisk:
         os.unlink(name, dir_fd=dirfd)
 
 
+class TimedDisk(LocalDisk):
+    """A ``LocalDisk`` that knows since when each call is under way, so that one that hangs is found
+    by somebody else.
+
+    ``calls``: those of another disk, which are then counted with its own.
+    """
+
+    def __init__(self, calls: dict[int, float] | None = None) -> None:
+        self.calls: dict[int, float] = {} if calls is None else calls
+        """The thread of each call that has not returned, with its start in monotonic seconds.
+
+        Any thread may read it.
+        """
+
+
+def _timed(name: str) -> Callable[..., Any]:
+    def call(self: TimedDisk, *args: Any, **more: Any) -> Any:
+        thread = get_ident()
+        self.calls[thread] = time.monotonic()
+        try:
+            return getattr(super(TimedDisk, self), name)(*args, **more)
+        finally:
+            self.calls.pop(thread, None)
+
+    return call
+
+
+# All that asks storage; what stands in ``LocalDisk`` says what each takes and returns.
+for _name in (
+    *("open_dir", "open_dir_at", "mkdir", "rmdir", "listdir", "open", "close", "pread", "pwrite"),
+    *("fdatasync", "fsync", "ftruncate", "fchmod", "fchown", "fstat", "nlink", "stat", "space"),
+    *("link", "rename", "unlink"),
+):
+    setattr(TimedDisk, _name, _timed(_name))
+
+
 class Gate:
     """Whether the disks that share it are shut."""
 
@@ -267,8 +308,8 @@ class Gate:
         self.is_shut = False
 
 
-class ShuttableDisk(LocalDisk):
-    """A ``LocalDisk`` that changes nothing any more once it was shut, whoever calls it and from
+class ShuttableDisk(TimedDisk):
+    """A ``TimedDisk`` that changes nothing any more once it was shut, whoever calls it and from
     whatever thread.
 
     For a server inside a program that goes on: there is no end of the process that would stop a
@@ -276,7 +317,8 @@ class ShuttableDisk(LocalDisk):
     goes on. ``gate``: that of another disk of the same server, which is shut with it.
     """
 
-    def __init__(self, gate: Gate | None = None) -> None:
+    def __init__(self, gate: Gate | None = None, calls: dict[int, float] | None = None) -> None:
+        super().__init__(calls)
         self.gate = gate or Gate()
 
     def shut(self) -> None:

@@ -15,6 +15,11 @@ BATCH_QUIET_S = 10.0
 #: touches one.
 PROBE_DIE_S = 10.0
 BATCH_DIE_S = 30.0
+#: ... or one call of it that has not returned. Where calls are seen to return, a batch may take
+#: longer: storage is slow then, and does not hang.
+CALL_QUIET_S = BATCH_QUIET_S
+CALL_DIE_S = 30.0
+SLOW_BATCH_DIE_S = 120.0
 #: The same for who has the lock and is no owner yet: claim and record are a few syncs. Of a survey
 #: (the first epoch of a store) each channel has so long.
 TAKE_DIE_S = 30.0

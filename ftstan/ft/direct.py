@@ -12,7 +12,7 @@ import errno
 import mmap
 import os
 
-from ftstan.base.disk import NEW_FILE, Disk, LocalDisk, ShuttableDisk
+from ftstan.base.disk import NEW_FILE, Disk, LocalDisk, ShuttableDisk, TimedDisk
 from ftstan.base.errors import StoreError
 from ftstan.config.options import MountRisk
 
@@ -81,6 +81,10 @@ class DirectDisk(LocalDisk):
                 view.release()
 
 
+class _TimedDirectDisk(TimedDisk, DirectDisk):
+    """Direct I/O, on a disk that knows what is under way."""
+
+
 class _ShuttableDirectDisk(ShuttableDisk, DirectDisk):
     """Direct I/O for reads and writes, on a disk that can be shut."""
 
@@ -95,4 +99,6 @@ def asking_disk(disk: Disk, *, is_network: bool, direct: bool = True) -> Disk:
     """
     if not (is_network and direct):
         return disk
-    return _ShuttableDirectDisk(disk.gate) if isinstance(disk, ShuttableDisk) else DirectDisk()
+    if isinstance(disk, ShuttableDisk):
+        return _ShuttableDirectDisk(disk.gate, disk.calls)
+    return _TimedDirectDisk(disk.calls) if isinstance(disk, TimedDisk) else DirectDisk()

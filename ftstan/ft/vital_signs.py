@@ -11,6 +11,7 @@ vital sign                      late                        very late
 ==============================  ==========================  =======================================
 a probe of the storage          no heartbeats               the process ends, without storage
 the oldest batch not committed  no heartbeats               the process ends, without storage
+the oldest call to the storage  no heartbeats               the process ends, without storage
 taking the store                                            the process ends, without storage
 NATS, in a group                                            a clean stop, if storage answers
 ==============================  ==========================  =======================================
@@ -24,10 +25,13 @@ from dataclasses import dataclass
 from ftstan.ft.deadlines import (
     BATCH_DIE_S,
     BATCH_QUIET_S,
+    CALL_DIE_S,
+    CALL_QUIET_S,
     JUDGE_EVERY_S,
     LATE_TURN_S,
     PROBE_DIE_S,
     PROBE_QUIET_S,
+    SLOW_BATCH_DIE_S,
     TAKE_DIE_S,
 )
 
@@ -51,12 +55,15 @@ class Vitals:
     Times are seconds of ``Clock.mono``, ``None`` while nothing is under way.
 
     ``probe_since``: the start of the running probe; ``batch_since``: of the oldest batch that is
-    not committed; ``reachable``: whether NATS connects us with clients. ``taking_since``: when
-    storage last answered this node, which has the lock or claims an epoch, and is no owner yet.
+    not committed; ``call``: which call of the data plane's storage is the oldest that has not
+    returned, if that is known; ``reachable``: whether NATS connects us with clients.
+    ``taking_since``: when storage last answered this node, which has the lock or claims an epoch,
+    and is no owner yet.
     """
 
     probe_since: float | None = None
     batch_since: float | None = None
+    call: object = None
     reachable: bool = True
     taking_since: float | None = None
 
@@ -67,6 +74,18 @@ class Judgement:
 
     verdict: GuardVerdict
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hang:
+    """What may hang, in words, for how many seconds it has, and how many make the owner quiet, and
+    end.
+    """
+
+    what: str
+    age: float
+    quiet_s: float
+    die_s: float
 
 
 class _Stopwatch:
@@ -92,12 +111,15 @@ class Guard:
     ``nats_timeout`` is in seconds; 0: being cut off from NATS is no reason to leave.
     """
 
-    def __init__(self, nats_timeout: float = 0.0) -> None:
+    def __init__(self, nats_timeout: float = 0.0, *, sees_calls: bool = False) -> None:
+        """``sees_calls``: ``Vitals.call`` says which call hangs, if one does."""
         self._nats_timeout = nats_timeout
+        self._sees_calls = sees_calls
         self._last: float | None = None
         self._time = 0.0
         self._probe = _Stopwatch()
         self._batch = _Stopwatch()
+        self._call = _Stopwatch()
         self._taking = _Stopwatch()
         self._nats = _Stopwatch()
         self._verdict = GuardVerdict.FINE
@@ -115,7 +137,28 @@ class Guard:
             self._time += gone if gone < LATE_TURN_S else JUDGE_EVERY_S
         self._last = now
         probe = self._probe.age(vitals.probe_since, self._time)
+        call = self._call.age(vitals.call, self._time)
         batch = self._batch.age(vitals.batch_since, self._time)
+        hangs = (
+            _Hang(
+                f"storage has not answered for {probe:.0f}s",
+                probe,
+                PROBE_QUIET_S,
+                PROBE_DIE_S,
+            ),
+            _Hang(
+                f"a call to the storage has not returned for {call:.0f}s",
+                call,
+                CALL_QUIET_S,
+                CALL_DIE_S,
+            ),
+            _Hang(
+                f"a batch has not been committed for {batch:.0f}s",
+                batch,
+                BATCH_QUIET_S,
+                SLOW_BATCH_DIE_S if self._sees_calls else BATCH_DIE_S,
+            ),
+        )
         taking = self._taking.age(vitals.taking_since, self._time)
         if taking >= TAKE_DIE_S:
             self._verdict = GuardVerdict.DIE
@@ -124,49 +167,41 @@ class Guard:
         heard = vitals.reachable or vitals.batch_since is not None
         cut_off = self._nats.age(None if heard else "cut off", self._time)
         before = self._verdict
-        self._verdict = self._judge(probe, batch, cut_off)
-        if self._verdict is before:
-            self._longest = max(self._longest, probe, batch)
-            return Judgement(self._verdict)
-        return Judgement(self._verdict, self._why(before, probe, batch, cut_off))
-
-    def _judge(self, probe: float, batch: float, cut_off: float) -> GuardVerdict:
-        if probe >= PROBE_DIE_S or batch >= BATCH_DIE_S:
-            return GuardVerdict.DIE
-        if probe >= PROBE_QUIET_S or batch >= BATCH_QUIET_S:
-            return GuardVerdict.QUIET
+        dies = next((hang for hang in hangs if hang.age >= hang.die_s), None)
+        worst = dies or next((hang for hang in hangs if hang.age >= hang.quiet_s), None)
+        if worst is not None:
+            self._longest = max(self._longest, *(hang.age for hang in hangs))
+            self._verdict = GuardVerdict.QUIET if dies is None else GuardVerdict.DIE
         # While storage hangs a clean stop is not possible.
-        if self._nats_timeout and cut_off >= self._nats_timeout:
-            return GuardVerdict.LEAVE
-        return GuardVerdict.FINE
-
-    def _why(self, before: GuardVerdict, probe: float, batch: float, cut_off: float) -> str:
-        if probe >= PROBE_QUIET_S:
-            what = f"storage has not answered for {probe:.0f}s"
-            limit = PROBE_DIE_S
+        elif self._nats_timeout and cut_off >= self._nats_timeout:
+            self._verdict = GuardVerdict.LEAVE
         else:
-            what = f"a batch has not been committed for {batch:.0f}s"
-            limit = BATCH_DIE_S
-        match self._verdict:
-            case GuardVerdict.DIE:
+            self._verdict = GuardVerdict.FINE
+        if self._verdict is before:
+            return Judgement(self._verdict)
+        return Judgement(self._verdict, self._why(before, worst, cut_off))
+
+    def _why(self, before: GuardVerdict, worst: _Hang | None, cut_off: float) -> str:
+        if worst is not None:
+            if self._verdict is GuardVerdict.DIE:
                 return (
-                    f"{what}: this server ends, another one may see the storage in better shape; "
-                    "check the storage"
+                    f"{worst.what}: this server ends, another one may see the storage in better "
+                    "shape; check the storage"
                 )
-            case GuardVerdict.QUIET:
-                self._longest = max(probe, batch)
-                return (
-                    f"{what}: no heartbeats until it answers; this server ends after "
-                    f"{limit:.0f}s of silence"
-                )
-            case GuardVerdict.LEAVE:
-                return (
-                    f"cut off from NATS for {cut_off:.0f}s while the storage answers: this "
-                    "server stops, so that a "
-                    "member that NATS reaches can take over; check the NATS server and the network"
-                )
+            return (
+                f"{worst.what}: no heartbeats until it answers; this server ends after "
+                f"{worst.die_s:.0f}s of silence"
+            )
+        longest = self._longest
+        self._longest = 0.0
+        if self._verdict is GuardVerdict.LEAVE:
+            return (
+                f"cut off from NATS for {cut_off:.0f}s while the storage answers: this "
+                "server stops, so that a "
+                "member that NATS reaches can take over; check the NATS server and the network"
+            )
         return (
-            f"storage answers again after {self._longest:.0f}s: all is well"
+            f"storage answers again after {longest:.0f}s: all is well"
             if before is GuardVerdict.QUIET
             else ""
         )

@@ -300,6 +300,8 @@ class Context:
         self.plane = self.plane_class(self.storage_failed, Awake(options.io_spin / SECOND))
         self.owner: Owner | None = None
         """The right to the directory or database of the store; a group needs one."""
+        self.calls_of_storage: dict[int, float] | None = None
+        """Of an owner's directory: ``TimedDisk.calls``, if its disk has them."""
         self.owns = False
         """Whether this node may have written anything: an activation was begun."""
         self.child: NatsServerChild | None = None

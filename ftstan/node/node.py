@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base import log
+from ftstan.base.disk import TimedDisk
 from ftstan.base.errors import (
     ConfigError,
     FencedError,
@@ -255,6 +256,8 @@ class Node(Context):
         self._access = await self.call(lambda: make(context))
         if isinstance(self._access, OwnedAccess):
             self.owner = self._access.owner
+            if self.owner.has_directory and isinstance(disk, TimedDisk):
+                self.calls_of_storage = disk.calls
         urls = self.nats_urls = await self._start_nats()
         link = self.link = self._take_link() or self.link_class(
             urls,

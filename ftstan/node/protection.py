@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from ftstan.base import log
@@ -35,6 +36,9 @@ _PATIENCE_S = 0.05
 #: How long the service manager is asked to wait for a start at a time, and how often.
 _EXTEND_S = 60.0
 _EXTEND_EVERY_S = 10.0
+#: Threads for which nothing waits that clients see: the watch, that of a former activation too, is
+#: judged by its probes, and what the archive's keeps is not needed before its slice is removed.
+_ASIDE = ("watch", "archive")
 
 
 class Protection:
@@ -72,7 +76,10 @@ class Protection:
     def own(self, access: object) -> None:
         """Watch the store, which is ours now."""
         ft = self._node.options.ft
-        self._guard = Guard(ft.nats_timeout / SECOND if self._node.options.ft_group else 0.0)
+        self._guard = Guard(
+            ft.nats_timeout / SECOND if self._node.options.ft_group else 0.0,
+            sees_calls=self._node.calls_of_storage is not None,
+        )
         if isinstance(access, OwnedAccess):
             interval = ft.probe_interval / SECOND
             if self._notifier.watchdog_s:
@@ -164,8 +171,20 @@ class Protection:
         return Vitals(
             probe_since=watch.since if watch is not None else None,
             batch_since=serving.batch_since if serving is not None else None,
+            call=self._oldest_call() if self._guard is not None else None,
             reachable=serving.ready if serving is not None else node.hears_nats,
             taking_since=self._taking_since(),
+        )
+
+    def _oldest_call(self) -> tuple[float, int] | None:
+        """Of those that the data plane, or who works for it, waits for."""
+        calls = self._node.calls_of_storage
+        if not calls:
+            return None
+        aside = {thread.ident for thread in threading.enumerate() if thread.name in _ASIDE}
+        return min(
+            ((since, thread) for thread, since in calls.copy().items() if thread not in aside),
+            default=None,
         )
 
     def _guard_of_taker(self, now: float) -> Guard | None:

@@ -11,7 +11,7 @@ import contextlib
 import resource
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from ftstan.base.disk import LocalDisk
+from ftstan.base.disk import TimedDisk
 from ftstan.node.process_exit import end_process, end_quietly, pause_and_end
 from ftstan.node.starts import SETTLED_S, Starts
 
@@ -62,7 +62,7 @@ class ProcessHost:
 
     def disk(self) -> Disk:
         """Nothing has to be shut: the end of the process ends every thread."""
-        return LocalDisk()
+        return TimedDisk()
 
     def started(self) -> None:
         """Nobody waits for it: the log and the service manager have been told.

@@ -26,6 +26,7 @@ from ftstan.config.options import ChannelLimits, StoreLimits
 from ftstan.ft import vital_signs
 from ftstan.ft.epoch_records import Cause
 from ftstan.ft.ownership import StoreOwner
+from ftstan.stores.file.store import FileStore
 from ftstan.wire.partition import Sender, reply
 from ftstan.wire.partition import subject as lists_of
 from tests.ft.client import NatsConnection, StanClient
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ftstan import StanServer
+    from ftstan.stores.interface import Recovered
     from tests.ft.client import Arrived
 
 pytestmark = [pytest.mark.processes]
@@ -166,6 +168,48 @@ class HangingDisk(ShuttableDisk):
         except OSError as error:
             self.refused += error.errno == errno.ESHUTDOWN
             raise
+
+
+@pytest.mark.parametrize("phase", ["work of a second", "recovery"])
+def test_one_file_that_hangs_outside_a_batch_ends_the_server_though_the_watch_passes(
+    run: Callable[..., StanServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    hangs = threading.Event()
+    goes_on = threading.Event()
+    beside = LocalDisk.listdir
+
+    def listdir(disk: LocalDisk, dirfd: int) -> list[tuple[str, bool]]:
+        if hangs.is_set() and threading.current_thread().name != "watch":
+            assert goes_on.wait(PATIENCE_S)
+        return beside(disk, dirfd)
+
+    def tick(store: FileStore, now_ns: int) -> bool:
+        if phase == "work of a second":
+            hangs.set()
+            store._env.disk.listdir(store._env.root)
+        return run_second(store, now_ns)
+
+    def recover(store: FileStore) -> Recovered:
+        if phase == "recovery":
+            hangs.set()
+            store._env.disk.listdir(store._env.root)
+        return read(store)
+
+    run_second, read = FileStore.tick, FileStore.recover
+    monkeypatch.setattr(LocalDisk, "listdir", listdir)
+    monkeypatch.setattr(FileStore, "tick", tick)
+    monkeypatch.setattr(FileStore, "recover", recover)
+    monkeypatch.setattr(vital_signs, "CALL_DIE_S", 2.0)
+    told: list[FtstanError] = []
+    if phase == "recovery":
+        with pytest.raises(FtstanError, match="a call to the storage has not returned"):
+            run(file_options(tmp_path, "hangs"), told.append)
+    else:
+        server = run(file_options(tmp_path, "hangs"), told.append)
+        assert server.wait(PATIENCE_S) == 75
+        assert "a call to the storage has not returned" in told[0].text
+    assert hangs.is_set()
+    goes_on.set()
 
 
 def test_a_server_whose_storage_hangs_ends_without_it_and_writes_nothing_when_it_comes_back(

@@ -432,6 +432,12 @@ CODES: Final = (
         page="ft.md",
     ),
     Code(
+        2130,
+        "a call to the storage has not returned for ..",
+        "Look at the storage and at the kernel log of this host",
+        page="operate.md#when-storage-hangs",
+    ),
+    Code(
         2199,
         "",
         "Every other reason why a server ended: do what the line says, and start it again "

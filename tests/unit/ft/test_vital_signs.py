@@ -9,9 +9,12 @@ import pytest
 from ftstan.ft.deadlines import (
     BATCH_DIE_S,
     BATCH_QUIET_S,
+    CALL_DIE_S,
+    CALL_QUIET_S,
     JUDGE_EVERY_S,
     PROBE_DIE_S,
     PROBE_QUIET_S,
+    SLOW_BATCH_DIE_S,
 )
 from ftstan.ft.vital_signs import Guard, GuardVerdict, Vitals
 
@@ -62,6 +65,12 @@ def test_probes_and_batches_that_come_and_go_are_no_reason_for_anything() -> Non
             BATCH_DIE_S,
             "a batch has not been committed for",
         ),
+        (
+            Vitals(call=(1000.0, 1)),
+            CALL_QUIET_S,
+            CALL_DIE_S,
+            "a call to the storage has not returned for",
+        ),
     ],
 )
 def test_what_hangs_first_silences_and_then_ends_the_owner(
@@ -91,6 +100,25 @@ def test_each_probe_has_the_whole_time() -> None:
     court = Court()
     for _ in range(20):
         assert court.sit(Vitals(probe_since=court.now), PROBE_QUIET_S - 1) is GuardVerdict.FINE
+
+
+def test_a_batch_whose_calls_return_is_slow_and_does_not_hang() -> None:
+    court = Court(Guard(5.0, sees_calls=True))
+    batch = court.now
+    while court.now < batch + SLOW_BATCH_DIE_S - SLACK:
+        # Seven seconds each.
+        call = court.now // 7
+        court.look(Vitals(batch_since=batch, call=call))
+        court.now += JUDGE_EVERY_S
+    assert court.verdict is GuardVerdict.QUIET
+    assert court.sit(Vitals(batch_since=batch), 2 * SLACK) is GuardVerdict.DIE
+    assert [line.split(" for ")[0] for line in court.said] == 2 * ["a batch has not been committed"]
+
+
+def test_calls_that_hang_one_behind_the_other_have_the_whole_time_each() -> None:
+    court = Court()
+    for call in range(20):
+        assert court.sit(Vitals(call=call), CALL_QUIET_S - 1) is GuardVerdict.FINE
 
 
 @pytest.mark.parametrize("pause", [1.5, 60.0, 86_400.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.config.options import FtOptions, ServerOptions
 from ftstan.config.units import SECOND
-from ftstan.ft.deadlines import JUDGE_EVERY_S
+from ftstan.ft.deadlines import CALL_DIE_S, JUDGE_EVERY_S
 from ftstan.node import protection as module
 from ftstan.node.protection import Protection
 from tests.unit.admin.test_protocol import STATUS
@@ -116,6 +117,7 @@ class Node:
     ends: list[tuple[str, str]] = field(default_factory=list)
     owns: bool = False
     owner: Owner | None = None
+    calls_of_storage: dict[int, float] | None = None
 
     def __post_init__(self) -> None:
         self.stopping = asyncio.Event()
@@ -337,4 +339,37 @@ def test_only_a_member_that_takes_the_store_is_judged_for_it(why: str) -> None:
         node.go_on(60)
     else:
         node.go_on(60)
+    assert node.ends == []
+
+
+def test_the_oldest_call_that_somebody_waits_for_ends_the_owner_and_not_those_of_its_watch() -> (
+    None
+):
+    done = threading.Event()
+    threads = {
+        name: threading.Thread(target=done.wait, name=name, daemon=True)
+        for name in ("watch", "archive", "sync_0", "data-plane")
+    }
+    for thread in threads.values():
+        thread.start()
+    idents = {name: thread.ident or 0 for name, thread in threads.items()}
+    calls = {idents["watch"]: 1.0, idents["archive"]: 1.0}
+    node = Node(calls_of_storage=calls)
+    node.own()
+    node.go_on(2 * CALL_DIE_S)
+    assert (node.ends, node.beats()) == ([], True)
+    calls[idents["data-plane"]] = 3.0
+    node.go_on(CALL_DIE_S - 1)
+    # A younger one does not begin it anew.
+    calls[idents["sync_0"]] = 4.0
+    assert (node.ends, node.beats()) == ([], False)
+    node.go_on(2)
+    assert [how for how, _ in node.ends][:1] == ["die"]
+    assert "a call to the storage has not returned" in node.ends[0][1]
+    done.set()
+
+
+def test_a_call_of_who_does_not_own_the_store_ends_nobody() -> None:
+    node = Node(calls_of_storage={threading.get_ident(): 1.0})
+    node.go_on(2 * CALL_DIE_S)
     assert node.ends == []
