@@ -136,7 +136,7 @@ def coverage(ours: tuple[Area, ...]) -> str:
     for area in ours:
         parts.append(f"## {area.name}\n\n| feature | works | pages | shown by |\n|-|-|-|-|")
         for feature in area.features:
-            state = "yes" if feature.state is State.WORKS else feature.state
+            state = "yes" if feature.state is State.WORKS else str(feature.state)
             if feature.missing:
                 state = f"{state}: {feature.missing}"
             parts.append(
