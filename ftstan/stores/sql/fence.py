@@ -241,7 +241,14 @@ class Fence:
             try:
                 session.commit()
             except StoreError as error:
-                if not self._has_landed(number, epoch or self.epoch, error):
+                try:
+                    has_landed = self._has_landed(number, epoch or self.epoch, error)
+                except LostError as unknown:
+                    # It is told to whoever asked, who may be no part of the road: nothing of this
+                    # owner goes on, whatever the database says later.
+                    self._lost = FencedError(unknown.text, hint=unknown.hint)
+                    raise
+                if not has_landed:
                     tries += 1
                     if tries >= _TRIES:
                         raise StoreError(error.text, hint=error.hint) from error

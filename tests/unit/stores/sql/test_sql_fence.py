@@ -14,8 +14,10 @@ from ftstan.base.errors import FencedError, StoreError
 from ftstan.config.limits import Limits
 from ftstan.ft.sqlaccess import SqlOwner
 from ftstan.stores.contract.place import FREE, block_of, messages
+from ftstan.stores.sql import fence
 from ftstan.stores.sql.connecting import connect
 from ftstan.stores.sql.fence import Fence
+from ftstan.stores.sql.session import LostError
 from ftstan.stores.sql.store import SqlStore
 from tests.contract.sqlplaces import empty
 from tests.unit.stores.sql.hooked import Hooked, Steps
@@ -232,6 +234,30 @@ def test_an_epoch_that_a_lost_connection_cut_is_taken_once(source: Source, step:
     assert owner.put(b"b") == {}
     owner.store.confirm()
     assert owner.owner.activation.epoch == epoch + 1 == owner.owner.read_records(1)[0][0]
+    owner.close()
+
+
+def test_an_owner_that_cannot_find_out_whether_its_epoch_is_taken_does_not_go_on(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Steps()
+    owner = Owner(source, steps=steps)
+    assert owner.put(b"a") == {}
+
+    def lose(session: Hooked) -> None:
+        monkeypatch.setattr(owner.owner.fence, "_connect", session.lose)
+        session.lose()
+
+    monkeypatch.setattr(fence, "_REACH_S", 0.5)
+    steps.at("after commit", lose)
+    with pytest.raises(LostError, match="cannot be found out"):
+        owner.owner.set_mixed(on=True)
+    monkeypatch.undo()
+    # The database is there again; the operator who asked is not the one who must end.
+    with pytest.raises(FencedError, match="cannot be found out"):
+        owner.store.confirm()
+    with pytest.raises(FencedError, match="cannot be found out"):
+        owner.put(b"b")
     owner.close()
 
 
