@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ftstan.config.declaration import ValueKind
-from ftstan.config.options import ServerOptions
+from ftstan.config.limits import shown_rules
+from ftstan.config.options import DeliveryRules, ServerOptions
 from ftstan.config.precedence import DEFAULT, field_value, plant
 from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, CONFIGURED
 from ftstan.config.units import format_duration, quote
@@ -38,9 +39,11 @@ def effective_lines(settings: Settings, options: ServerOptions) -> list[str]:
         value = given.value if given and not option.field else field_value(options, option)
         if value is not None:
             rows.append((option.path, shown(option, value), given.source if given else DEFAULT))
+    rules = dict(options.limits.deliveries)
     for name, limits in options.limits.channels:
         path = f"streaming.store_limits.channels.{quote(name)}"
-        rows.append((path, _limits_line(limits), settings.channels_source))
+        line = _limits_line(limits, rules.get(name, DeliveryRules()))
+        rows.append((path, line, settings.channels_source))
     width = max(len(f"{name} = {value}") for name, value, _ in rows if len(value) < 40)
     return [f"{f'{name} = {value}':<{width}}  ({source})" for name, value, source in rows]
 
@@ -74,10 +77,11 @@ def _own_limits(limits: ChannelLimits) -> dict[str, object]:
     return {option.key: _writable(option, max(value, 0)) for option, value in said.items() if value}
 
 
-def _limits_line(limits: ChannelLimits) -> str:
+def _limits_line(limits: ChannelLimits, rules: DeliveryRules) -> str:
     said = []
     for name, value in _own_limits(limits).items():
         said.append(f"{name}: {value if getattr(limits, name) > 0 else 'unlimited'}")
+    said += [entry(name, value) for name, value in shown_rules(rules).items()]
     return "{ " + ", ".join(said) + " }" if said else "{ }"
 
 
@@ -99,7 +103,11 @@ def dump(options: ServerOptions) -> str:
     if options.nats.tls.enabled:
         tree.setdefault("tls", {})
     if options.limits.channels:
-        channels = {name: _own_limits(limits) for name, limits in options.limits.channels}
+        rules = dict(options.limits.deliveries)
+        channels = {
+            name: _own_limits(limits) | shown_rules(rules.get(name, DeliveryRules()))
+            for name, limits in options.limits.channels
+        }
         plant(tree, "streaming.store_limits.channels", channels)
     # Always there: without it the map of routes would make the server clustered.
     tree["streaming"] = tree.pop("streaming", {})
