@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ftstan.base.errors import StoreError, WireError
 from ftstan.base.log import stream as log
-from ftstan.wire import messages
+from ftstan.wire.codec import decode_msg_proto
 from ftstan.wire.origin import Origin, encode_origin
 
 if TYPE_CHECKING:
@@ -124,13 +124,13 @@ class DeadLetters:
             return 0
         try:
             target = self._open(rules, sub)
-            message = messages.parse(messages.MsgProto, encoded)
-            reply = encode_origin(self._origin(sub, sequence, message.reply))
-            self._check_room(target, len(reply), len(message.data))
+            _, _, own_reply, data, *_ = decode_msg_proto(encoded)
+            reply = encode_origin(self._origin(sub, sequence, own_reply))
+            self._check_room(target, len(reply), len(data))
         except (StoreError, WireError) as error:
             self._refuse(letter, rules, error.text)
             return 0
-        broker.put_message(target, reply, message.data)
+        broker.put_message(target, reply, data)
         self._staged.append((letter, target))
         return len(encoded)
 
@@ -172,7 +172,7 @@ class DeadLetters:
             b"" if group is None else group.name,
             sub.client_id,
             _deliveries(sub, sequence),
-            first_at.get(sequence, 0),
+            abs(first_at.get(sequence, 0)),
             reply,
         )
 
@@ -244,10 +244,10 @@ def _owner(letter: _Letter) -> Subscription | None:
 def _deliveries(sub: Subscription, sequence: int) -> int:
     """How often this server has sent a message to a subscription or its group.
 
-    What it has not sent at all since rules hold was pending before, and nobody knows how often.
+    What recovery found pending was sent before, and nobody knows how often: that does not count.
     """
-    first = sub.first_at is not None and sequence in sub.first_at
-    return sub.pending.resends(sequence) + first
+    first_at = sub.first_at or {}
+    return sub.pending.resends(sequence) + (first_at.get(sequence, 0) > 0)
 
 
 def _who(sub: Subscription) -> str:

@@ -257,7 +257,7 @@ cdef class Delivery:
                 sub.first_at = first_at = {
                     one: at for one, at in first_at.items() if one in sub.pending
                 }
-            first_at[seq] = self.wall
+            first_at[seq] = self.wall if p.count == 0 else -self.wall
         if sub.timer_at == 0 or sub.timer_at > p.expiry:
             # In the past it is what a resend behind its time has: then the wait counts from now.
             self.arm(sub, p.expiry if p.expiry > self.now else self.now + sub.ack_wait)

@@ -37,7 +37,8 @@ cdef class Subscription(Listener):
     cdef public bytes durable
     cdef public bytes client_id
     # What holds for deliveries that are not acknowledged; None: the ack wait, for ever. With it the
-    # time of the first delivery (wall clock, ns) of messages in flight, and of some that were.
+    # time of the first delivery (wall clock, ns) of messages in flight, and of some that were;
+    # negative if others came before that nobody has counted.
     cdef public object rules
     cdef public dict first_at
     # The place in the group: its turn in the list, its neighbours there, its index in the heap or
