@@ -50,9 +50,7 @@ class _Letter(NamedTuple):
 class DeadLetters:
     """What becomes of messages of a broker that nobody acknowledges."""
 
-    def __init__(
-        self, broker: BrokerBase, send_again: Callable[[Subscription, int], None]
-    ) -> None:
+    def __init__(self, broker: BrokerBase, send_again: Callable[[Subscription, int], None]) -> None:
         self._broker = broker
         self._send_again = send_again
         self._waiting: deque[_Letter] = deque()

@@ -247,9 +247,7 @@ def shown_rules(rules: DeliveryRules) -> dict[str, object]:
     return said
 
 
-def _changed_rules(
-    before: dict[str, DeliveryRules], after: dict[str, DeliveryRules]
-) -> list[str]:
+def _changed_rules(before: dict[str, DeliveryRules], after: dict[str, DeliveryRules]) -> list[str]:
     lines = []
     for name in sorted(before.keys() | after.keys()):
         old = _rules_text(before.get(name, _NO_RULES))

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ftstan.base.clock import ManualClock
 from ftstan.broker.broker import BrokerOptions
-from ftstan.broker.state import Channel
 from ftstan.config.options import ChannelLimits, DeliveryRules
 from ftstan.wire import codec
 from ftstan.wire.origin import Origin, parse_origin
@@ -20,6 +20,9 @@ from tests.sim.disk import SimDisk
 from tests.sim.filestore import open_file_store
 from tests.sim.history import STORE
 from tests.unit.broker.test_failures import RefusingStore
+
+if TYPE_CHECKING:
+    from ftstan.broker.state import Channel
 
 DLQ = b"foo.dead"
 RULES = DeliveryRules(3, "foo.dead")
@@ -287,9 +290,7 @@ def test_after_a_restart_deliveries_are_counted_from_the_beginning() -> None:
     driver.publish(b"poison")
     driver.wait(25)
     driver.store.close()
-    after = Driver(
-        open_file_store(disk.crash(), clock), options(), clock=clock, alive={b"hb.me"}
-    )
+    after = Driver(open_file_store(disk.crash(), clock), options(), clock=clock, alive={b"hb.me"})
     after.wait(0)
     first_ns = clock.wall_ns()
     after.wait(100)
