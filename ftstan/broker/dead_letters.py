@@ -200,8 +200,8 @@ class DeadLetters:
 
     def _tell(self, sub: Subscription, sequence: int, target: Channel) -> None:
         log.warning(
-            f'channel "{_show(sub.channel.name)}": message {sequence} is a dead letter after '
-            f"{_deliveries(sub, sequence)} deliveries to {_who(sub)}, and is stored in "
+            f'dead letter: message {sequence} of channel "{_show(sub.channel.name)}" after '
+            f"{_deliveries(sub, sequence)} deliveries to {_who(sub)}, stored in "
             f'"{_show(target.name)}"',
             backs_off="dead letter",
             client=sub.client_id,
@@ -214,9 +214,9 @@ class DeadLetters:
         self._drop(letter)
         self.refused += 1
         log.error(
-            f'channel "{_show(sub.channel.name)}": message {sequence} was delivered '
-            f"{_deliveries(sub, sequence)} times to {_who(sub)}, and cannot be stored in the "
-            f'dead-letter channel "{rules.dead_letter}": {why}; it is delivered again',
+            f"dead letter not stored: message {sequence} of channel "
+            f'"{_show(sub.channel.name)}" after {_deliveries(sub, sequence)} deliveries to '
+            f'{_who(sub)}, for channel "{rules.dead_letter}": {why}; it is delivered again',
             backs_off="dead letter refused",
             client=sub.client_id,
             channel=sub.channel.name,

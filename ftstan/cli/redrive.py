@@ -113,7 +113,7 @@ def _passes(origin: Origin | None, filters: list[tuple[str, str]]) -> bool:
 
 
 def _covers(pattern: str, name: str) -> bool:
-    """Whether a channel's name is that of the pattern, in which ``*`` is a token, ``>`` the rest."""
+    """Whether a channel is one of the pattern, in which ``*`` is a token, ``>`` the rest."""
     want = pattern.split(".")
     have = name.split(".")
     if want[-1] == ">":

@@ -20,6 +20,7 @@ from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.base.sizes import size_of
 from ftstan.cli import store_change
+from ftstan.cli.origins import RIGHT, with_origins
 from ftstan.cli.terminal import (
     message_row,
     print_json,
@@ -391,7 +392,8 @@ def _dump(arguments: argparse.Namespace) -> int:
             (r["channel"], r["sequence"], time_of(r["timestamp"]), size_of(r["size"]), r["reply"])
             for r in messages
         ]
-        print_table(heads, lines, right=("sequence", "size"))
+        heads, lines = with_origins(heads, lines, messages)
+        print_table(heads, lines, right=("sequence", "size", *RIGHT))
     return EXIT_DAMAGE if damaged else EXIT_CLEAN
 
 

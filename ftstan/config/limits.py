@@ -234,7 +234,7 @@ def changes(old: StoreLimits, new: StoreLimits) -> list[str]:
 
 
 def shown_rules(rules: DeliveryRules) -> dict[str, object]:
-    """What an entry says of deliveries, as it is written in a file; nothing for what it inherits."""
+    """What an entry says of deliveries, as a file has it; nothing for what it inherits."""
     said: dict[str, object] = {}
     if rules.max_deliveries >= 0:
         said["dead_letter"] = (
