@@ -140,8 +140,8 @@ def test_changes_are_told_in_a_line_for_each_entry() -> None:
     )
     assert changes(old, new) == [
         (
-            '"a": dead letters to "dead" after 2 deliveries -> no dead letters, redelivery after the '
-            "ack wait"
+            '"a": dead letters to "dead" after 2 deliveries -> '
+            "no dead letters, redelivery after the ack wait"
         ),
         '"b": no rules of deliveries -> redelivery 1s, 10s, 1m0s',
     ]
