@@ -138,15 +138,18 @@ class Limits:
         if not self._rules:
             return None
         shown = name.decode("utf-8", "surrogateescape")
-        most, target, waits = 0, "", ()
+        most = 0
+        target = ""
+        waits: tuple[int, ...] = ()
         for covering in self.matching(shown):
             rules = self._rules.get(covering, _NO_RULES)
             if rules.max_deliveries >= 0:
-                most, target = rules.max_deliveries, rules.dead_letter
+                most = rules.max_deliveries
+                target = rules.dead_letter
             if rules.redelivery is not None:
                 waits = rules.redelivery
         if shown in self.dead_letter_channels:
-            most, target = 0, ""
+            most = 0
         return DeliveryRules(most, target if most else "", waits) if most or waits else None
 
     def matching(self, name: str) -> Iterator[str]:
