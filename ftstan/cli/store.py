@@ -392,8 +392,8 @@ def _dump(arguments: argparse.Namespace) -> int:
             (r["channel"], r["sequence"], time_of(r["timestamp"]), size_of(r["size"]), r["reply"])
             for r in messages
         ]
-        heads, lines = with_origins(heads, lines, messages)
-        print_table(heads, lines, right=("sequence", "size", *RIGHT))
+        columns, cells = with_origins(heads, lines, messages)
+        print_table(columns, cells, right=("sequence", "size", *RIGHT))
     return EXIT_DAMAGE if damaged else EXIT_CLEAN
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -195,9 +195,9 @@ def test_a_server_that_dies_at_any_call_has_no_message_in_neither_place() -> Non
 def test_an_acknowledgement_before_the_store_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = DeadLetters._copy
 
-    def acknowledging(self: DeadLetters, letter: object) -> int:
-        size = copy(self, letter)  # type: ignore[arg-type]
-        sub, sequence = letter  # type: ignore[misc]
+    def acknowledging(self: DeadLetters, letter: Any) -> int:
+        size = copy(self, letter)
+        sub, sequence = letter
         self._broker.note_implied_ack(sub, sequence)
         self._broker.write_events()
         self._broker.store.write_events()
