@@ -15,6 +15,8 @@ import pytest
 import ftstan.client
 from ftstan.client import Start
 from ftstan.wire.origin import parse_origin
+from tests.contract.sqlplaces import empty
+from tests.ft.cluster import Cluster
 from tests.ft.operator import run
 from tests.processes import CLUSTER, HOST, READY
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ftstan.client import Message
+    from ftstan.stores.sql.source import Source
     from tests.processes import Server, Stage
 
 pytestmark = pytest.mark.processes
@@ -173,3 +176,50 @@ def test_kill_9_at_any_moment_leaves_no_message_in_neither_place(stage: Stage) -
     assert sorted(set(times), key=int) == [b"%d" % n for n in range(published)]
     # A death between the store and the acknowledgement stores one more.
     assert max(map(times.count, times)) <= 5
+
+
+def killed_and_read(stage: Stage, name: str, words: Sequence[str]) -> None:
+    """Dead letters that a server stored are in the store of the next one, each once."""
+    server = stage.server(f"{name}-1", *words)
+    server.wait_for(READY)
+    asyncio.run(poison(server.port, "orders.eu", b"one", b"two", wait_s=4))
+    asyncio.run(stored(server.port, count=2))
+    server.kill()
+    server = stage.server(f"{name}-2", *words)
+    server.wait_for(READY)
+    asyncio.run(poison(server.port, "orders.eu", wait_s=3))
+    assert [one.data for one in asyncio.run(stored(server.port, count=2))] == [b"one", b"two"]
+
+
+def test_a_database_keeps_dead_letters_too(stage: Stage, sql_source: Source, sql_text: str) -> None:
+    empty(sql_source)
+    words = ("-store", "sql", "-sql_driver", sql_source.driver, "-sql_source", sql_text)
+    file = configured(stage, LETTERS % 2)
+    killed_and_read(stage, sql_source.driver, (*words, "-sc", str(file)))
+
+
+def test_a_takeover_goes_on_with_dead_letters(stage: Stage) -> None:
+    nats = stage.nats()
+    a, b = stage.pair_on(nats, "-sc", str(configured(stage, LETTERS % 2)))
+    asyncio.run(poison(nats.port, "orders.eu", b"one", wait_s=3))
+    asyncio.run(stored(nats.port, count=1))
+    asyncio.run(poison(nats.port, "orders.eu", b"two"))
+    a.kill()
+    b.wait_until_active()
+    asyncio.run(poison(nats.port, "orders.eu", wait_s=4))
+    letters = asyncio.run(stored(nats.port, count=2))
+    assert [one.data for one in letters] == [b"one", b"two"]
+
+
+def test_a_cluster_keeps_dead_letters_when_its_leader_is_killed(stage: Stage) -> None:
+    cluster = Cluster(stage, "-sc", str(configured(stage, LETTERS % 2)))
+    cluster.start()
+    leader = cluster.leader()
+    port = cluster.port(cluster.others(leader)[0])
+    asyncio.run(poison(port, "orders.eu", b"one", wait_s=4))
+    assert [one.data for one in asyncio.run(stored(port, count=1))] == [b"one"]
+    cluster.kill(leader)
+    cluster.leader(but=leader)
+    asyncio.run(poison(port, "orders.eu", b"two", wait_s=4))
+    letters = [one.data for one in asyncio.run(stored(port, count=2))]
+    assert set(letters) == {b"one", b"two"}
