@@ -67,13 +67,13 @@ class Serving:
         self.found.channels.append(channel)
         return channel
 
-    def publish(self, name: bytes, *data: bytes) -> list[int]:
+    def publish(self, name: bytes, *data: bytes, reply: bytes = b"reply.to") -> list[int]:
         """One batch of acknowledged messages; returns their sequences."""
         channel = self.channel(name)
         block = MsgBlock()
         first = channel.last + 1
         for i, d in enumerate(data):
-            block.append(first + i, name, b"reply.to", d, self.clock.wall_ns() + i)
+            block.append(first + i, name, reply, d, self.clock.wall_ns() + i)
         channel.append(block)
         self.commit()
         return list(range(first, first + len(data)))

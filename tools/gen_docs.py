@@ -129,7 +129,9 @@ def configuration() -> str:
                 "Limits of single channels stand in a map `channels { }` (also "
                 + ", ".join(f"`{name}`" for name in CHANNELS[1:])
                 + '): `"foo.>" { max_msgs: 10 }`. There 0 is unlimited, and what is not said is '
-                "inherited.\n"
+                "inherited. An entry may also have `dead_letter: { max_deliveries: 5, channel: "
+                '"orders.dead" }` and `redelivery: ["1s", "10s", "1m"]`, which a reload takes '
+                "over: [dead-letters.md](dead-letters.md).\n"
             )
         parts.append("| key | also | kind | default | flag | |\n|---|---|---|---|---|---|")
         parts += [

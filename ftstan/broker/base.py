@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ftstan.broker.keymap import KeyMap
     from ftstan.broker.partition import Partition
     from ftstan.broker.state import Channel, Subscription
+    from ftstan.config.options import DeliveryRules
     from ftstan.stores.interface import Store
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
@@ -42,12 +43,13 @@ class BrokerOptions:
     replace_durable: bool = False
     limits: ChannelLimits = field(default_factory=ChannelLimits)
     channels: tuple[tuple[str, ChannelLimits], ...] = ()
+    deliveries: tuple[tuple[str, DeliveryRules], ...] = ()
     partition: Partition | None = None
 
     @property
     def store_limits(self) -> StoreLimits:
         """The configured limits."""
-        return StoreLimits(self.max_channels, self.limits, self.channels)
+        return StoreLimits(self.max_channels, self.limits, self.channels, self.deliveries)
 
 
 class Subscribed(Protocol):

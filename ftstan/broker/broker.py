@@ -25,7 +25,7 @@ from ftstan.broker.connections import Connections
 from ftstan.broker.lines import ack_lines, publish_rows
 from ftstan.broker.malformed import quoted
 from ftstan.broker.publishing import SERVERS_REPLY
-from ftstan.broker.records import stored_subs
+from ftstan.broker.records import all_subs, stored_subs
 from ftstan.broker.request_queue import RequestQueue
 from ftstan.broker.skipped import Skipped
 from ftstan.broker.state import Channel, Subscription
@@ -68,6 +68,7 @@ class Broker(BrokerBase):
         self._unread = Unread(self)
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
+        self.dead_letters = self.subscriptions.resending.dead_letters
         self.inactivity = ChannelExpiry(self)
         self.closing = Closing(self)
         self.request_queue = RequestQueue(self._carry_out)
@@ -286,6 +287,7 @@ class Broker(BrokerBase):
 
     def _add_channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel
+        channel.rules = self.limits.rules_of(channel.name)
         self._folded.setdefault(_lower(channel.name), []).append(channel.name)
         channel.store.snapshot = partial(stored_subs, channel)
         return channel
@@ -304,8 +306,10 @@ class Broker(BrokerBase):
                 max_channels=limits.max_channels,
                 limits=limits.channel,
                 channels=limits.channels,
+                deliveries=limits.deliveries,
             )
             self.limits = Limits(limits)
+            self._set_rules()
             before = [
                 (channel, channel.store.limits.max_inactivity) for channel in self.channels.values()
             ]
@@ -314,6 +318,15 @@ class Broker(BrokerBase):
                 if channel.store.limits.max_inactivity != inactivity:
                     self.inactivity.check(channel)
         return changed
+
+    def _set_rules(self) -> None:
+        """What was sent already is due when it was; other rules hold from then on."""
+        for channel in self.channels.values():
+            rules = self.limits.rules_of(channel.name)
+            if rules != channel.rules:
+                channel.rules = rules
+                for sub in all_subs(channel):
+                    sub.set_rules(rules)
 
     def drop_channel(self, channel: Channel) -> None:
         """Forget a channel that the store has deleted; nothing of it is in a batch."""
@@ -418,6 +431,7 @@ class Broker(BrokerBase):
                 a.done()
             if a.reply:
                 self.replies.publish(a.reply, b"", payload)
+        self.dead_letters.concluded(failed)
         self._tracing.committed(failed)
         jobs = self.start_jobs
         self.start_jobs = []

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from ftstan.broker.inflight cimport Pending
 from ftstan.broker.state cimport Channel, Listener, Subscription
 from ftstan.wire.block cimport MsgBlock
 from ftstan.wire.frames cimport OutBuf
@@ -14,6 +15,7 @@ cdef class Delivery:
     cdef readonly list cached
     cdef public uint32_t batch
     cdef public int64_t now
+    cdef public int64_t wall
     cdef public size_t max_payload
     # Bytes of deliveries in one emit; negative: none at all.
     cdef public Py_ssize_t budget
@@ -32,6 +34,7 @@ cdef class Delivery:
     cdef readonly uint64_t skipped
     cdef readonly size_t passed
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1
+    cdef int follow_rules(self, Subscription sub, Pending* p, uint64_t seq) except -1
     cdef int pass_over(self, Subscription sub, uint64_t seq, size_t size) except -1
     cdef int serve(self, Listener who) except -1
     cdef Py_ssize_t filled(self) noexcept

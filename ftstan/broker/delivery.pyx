@@ -22,6 +22,8 @@ cdef enum:
     #: Messages and bytes asked of the store in one read for a subscription that lags behind.
     READ_MSGS = 1024
     READ_BYTES = 1 << 20
+    #: Times of first deliveries that a subscription keeps beside twice what it has in flight.
+    FIRST_AT_SPARE = 64
 
 
 cdef class Delivery:
@@ -235,8 +237,30 @@ cdef class Delivery:
         if sub.emit_batch != self.batch:
             sub.emit_batch = self.batch
             self.emitted_to.append(sub)
-        if sub.timer_at == 0:
+        if sub.rules is not None:
+            self.follow_rules(sub, p, seq)
+        elif sub.timer_at == 0:
             self.arm(sub, self.now + sub.ack_wait)
+        return 0
+
+    cdef int follow_rules(self, Subscription sub, Pending* p, uint64_t seq) except -1:
+        """A message was sent for which the channel has rules: note its first delivery, and when it
+        is due next.
+        """
+        cdef tuple waits = sub.rules.redelivery
+        cdef dict first_at = sub.first_at
+        if waits:
+            p.expiry = self.now + <int64_t>waits[min(<Py_ssize_t>p.count, len(waits) - 1)]
+        if seq not in first_at:
+            if len(first_at) > 2 * sub.pending.used + FIRST_AT_SPARE:
+                # What was acknowledged since, so many at a time that each is looked at twice.
+                sub.first_at = first_at = {
+                    one: at for one, at in first_at.items() if one in sub.pending
+                }
+            first_at[seq] = self.wall if p.count == 0 else -self.wall
+        if sub.timer_at == 0 or sub.timer_at > p.expiry:
+            # In the past it is what a resend behind its time has: then the wait counts from now.
+            self.arm(sub, p.expiry if p.expiry > self.now else self.now + sub.ack_wait)
         return 0
 
     cdef int pass_over(self, Subscription sub, uint64_t seq, size_t size) except -1:
@@ -300,6 +324,8 @@ cdef class Delivery:
         p = sub.pending.find(seq)
         if chosen is None or p == NULL:
             return
+        if chosen is not sub:
+            move_first_at(sub, chosen, seq)
         self.send(chosen, block, i, next_count(p.count))
         if chosen is not sub:
             # Only now: after a crash between the two records both have it pending, which is better
@@ -320,6 +346,7 @@ cdef class Delivery:
         count = p.count
         if new.pending.find(seq) == NULL:
             self.note_event(new, seq, False)
+        move_first_at(old, new, seq)
         q = new.pending.insert(seq)
         q.expiry = expiry
         q.count = count
@@ -329,11 +356,26 @@ cdef class Delivery:
         old.pending.remove(seq)
         new.group.update(new)
 
+    def encoded(self, Channel channel not None, uint64_t seq):
+        """A stored message as it was encoded; ``None`` if it no longer exists. Raises
+        ``StoreError``.
+        """
+        cdef Py_ssize_t i = 0
+        cdef MsgBlock block = self.still(channel, seq, &i)
+        return None if block is None else block.payload(i)
+
     def timestamp_of(self, Channel channel not None, uint64_t seq):
         """Timestamp (ns) of a stored message, 0 if it no longer exists."""
         cdef Py_ssize_t i = 0
         cdef MsgBlock block = self.still(channel, seq, &i)
         return 0 if block is None else block.refs[i].ts
+
+
+cdef inline int move_first_at(Subscription old, Subscription new, uint64_t seq) except -1:
+    """When a message was delivered first goes with it to another member of its group."""
+    if old.first_at is not None and new.first_at is not None and seq in old.first_at:
+        new.first_at[seq] = old.first_at[seq]
+    return 0
 
 
 cdef inline bint covers(MsgBlock block, uint64_t seq) noexcept:

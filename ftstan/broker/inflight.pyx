@@ -179,6 +179,11 @@ cdef class InFlight:
         p.expiry = expiry
         p.count = count
 
+    def resends(self, uint64_t seq):
+        """How often an entry was resent; 0 if there is none."""
+        cdef Pending* p = self.find(seq)
+        return 0 if p == NULL else p.count
+
     def discard(self, uint64_t seq):
         """Remove an entry; returns whether it was there."""
         return self.remove(seq)

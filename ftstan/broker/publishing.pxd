@@ -22,7 +22,6 @@ cdef class Core(Delivery):
     cdef Py_ssize_t ack_count
     cdef Py_ssize_t ack_cap
     cdef readonly list touched
-    cdef public int64_t wall
     # Whether the batch took less than there was.
     cdef public bint is_full
     # Bytes still to come of a message that is too large to be kept; 0 for a link that begins.

@@ -418,6 +418,39 @@ cdef class Core(Delivery):
         self.acknowledge(f.reply, &m, channel, channel.position)
         return 0
 
+    def put_message(self, Channel channel not None, bytes reply not None, bytes data not None):
+        """Stage a message of the server's own, as a publish without an ack; returns its sequence.
+
+        Before ``stage``, and the channel takes messages. Whether it was stored says the commit.
+        """
+        cdef Span subject
+        cdef Span answer
+        cdef Span payload
+        cdef int64_t ts = self.wall if self.wall > channel.last_ts else channel.last_ts
+        subject.p = PyBytes_AS_STRING(channel.name)
+        subject.n = <size_t>len(channel.name)
+        answer.p = PyBytes_AS_STRING(reply)
+        answer.n = <size_t>len(reply)
+        payload.p = PyBytes_AS_STRING(data)
+        payload.n = <size_t>len(data)
+        if channel.staged is None:
+            channel.staged = MsgBlock()
+            self.touch(channel)
+        channel.staged.put(channel.applied + 1, subject, answer, payload, ts)
+        channel.applied += 1
+        channel.last_ts = ts
+        return channel.applied
+
+    def staged_in(self, Channel channel not None):
+        """Messages of the channel that wait for the commit, and their bytes."""
+        if channel.staged is None:
+            return 0, 0
+        return channel.staged.count, channel.staged.used
+
+    def delivered_size(self, Py_ssize_t channel, Py_ssize_t reply, Py_ssize_t data):
+        """Bytes of a message when it is delivered, at the most, by the lengths of its fields."""
+        return largest_delivery(<size_t>channel, <size_t>reply, <size_t>data)
+
     cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1:
         """Acknowledge a publish that was stored before; a new one, to be stored at ``ts``, is put
         into the window.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.broker import constants as c
+from ftstan.broker.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ class Resending:
         self._pending: list[int] = []
         """Of the first one: sequences that were not looked at yet, the next one last."""
         self._began = False
+        self.dead_letters = DeadLetters(broker, self._send_again)
 
     def on_ack_timer(self, sub: Subscription) -> None:
         """Resend what was not acknowledged in time, in order of expiry, whatever the window
@@ -101,7 +103,7 @@ class Resending:
                 rest = partial(self._resend, sub, sid, due, i, then, same=same)
                 broker.timers.at(broker.now, rest)
                 return
-            if due[i] not in sub.pending:
+            if due[i] not in sub.pending or self._is_dead_letter(sub, due[i]):
                 continue
             try:
                 resend(sub, due[i])
@@ -109,6 +111,23 @@ class Resending:
                 broker.on_read_error(sub, error)
                 break
         then()
+
+    def _is_dead_letter(self, sub: Subscription, sequence: int) -> bool:
+        """Whether a message has had its deliveries, and is not sent again."""
+        return sub.rules is not None and self.dead_letters.takes(sub, sequence)
+
+    def _send_again(self, sub: Subscription, sequence: int) -> None:
+        """Send what cannot be a dead letter, and would wait for its next turn else."""
+        if not served(sub) or sequence not in sub.pending:
+            return
+        try:
+            if sub.group is None:
+                self._broker.redeliver(sub, sequence)
+            else:
+                self._broker.pass_on(sub, sequence)
+        except StoreError as error:
+            self._broker.on_read_error(sub, error)
+            self._broker.arm(sub, self._broker.now + sub.ack_wait)
 
     @property
     def _is_full(self) -> bool:
@@ -158,7 +177,7 @@ class Resending:
             if self._is_full:
                 broker.timers.at(broker.now, partial(self._resume, sub, sid, pending, i, then))
                 return
-            if pending[i] not in sub.pending:
+            if pending[i] not in sub.pending or self._is_dead_letter(sub, pending[i]):
                 continue
             if broker.tracer is not None:
                 broker.tracer.resumed(sub, pending[i])

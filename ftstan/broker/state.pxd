@@ -36,6 +36,11 @@ cdef class Subscription(Listener):
     cdef public int64_t acked_at
     cdef public bytes durable
     cdef public bytes client_id
+    # What holds for deliveries that are not acknowledged; None: the ack wait, for ever. With it the
+    # time of the first delivery (wall clock, ns) of messages in flight, and of some that were;
+    # negative if others came before that nobody has counted.
+    cdef public object rules
+    cdef public dict first_at
     # The place in the group: its turn in the list, its neighbours there, its index in the heap or
     # -1.
     cdef uint64_t turn
@@ -90,3 +95,5 @@ cdef class Channel:
     cdef public Py_ssize_t stored_subs
     cdef Py_ssize_t position
     cdef public object refused
+    # The rules of its subscriptions.
+    cdef public object rules

@@ -1,5 +1,6 @@
 from ftstan.broker.inflight import InFlight
 from ftstan.broker.timers import Timer
+from ftstan.config.options import DeliveryRules
 from ftstan.stores.interface import ChannelStore
 from ftstan.wire.block import SubEvents
 
@@ -29,7 +30,10 @@ class Subscription(Listener):
     timer: Timer | None
     durable: bytes
     client_id: bytes
+    rules: DeliveryRules | None
+    first_at: dict[int, int] | None
     def __init__(self, channel: Channel, sub_id: int, group: QueueGroup | None = ...) -> None: ...
+    def set_rules(self, rules: DeliveryRules | None) -> None: ...
     def attach(self, client: object | None) -> None: ...
     def seen(
         self,
@@ -69,5 +73,6 @@ class Channel:
     by_inbox: dict[bytes, Subscription]
     stored_subs: int
     refused: bytes | None
+    rules: DeliveryRules | None
     def __init__(self, name: bytes, store: ChannelStore) -> None: ...
     def census(self) -> tuple[int, int, int]: ...

@@ -62,6 +62,15 @@ cdef class Subscription(Listener):
         self.durable = b""
         self.client_id = b""
         self.heap_at = -1
+        self.set_rules(channel.rules)
+
+    def set_rules(self, rules):
+        """From now on these rules hold for what it does not acknowledge; ``None``: none."""
+        self.rules = rules
+        if rules is None:
+            self.first_at = None
+        elif self.first_at is None:
+            self.first_at = {}
 
     def attach(self, client):
         """The client that gets the deliveries from now on; ``None``: nobody."""

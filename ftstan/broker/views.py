@@ -88,7 +88,8 @@ class CensusRow(NamedTuple):
 class Counters:
     """What a broker counts as it goes.
 
-    ``channels`` includes those that recovery has left for later.
+    ``channels`` includes those that recovery has left for later; ``dead_letters``: those stored, by
+    the channel that they come from.
     """
 
     clients: int = 0
@@ -99,6 +100,8 @@ class Counters:
     out_bytes: int = 0
     redelivered: int = 0
     skipped: int = 0
+    dead_letters: Mapping[bytes, int] = field(default_factory=dict)
+    dead_letters_refused: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -113,6 +116,8 @@ def counters(broker: Broker) -> Counters:
         out_bytes=broker.out_bytes,
         redelivered=broker.redelivered,
         skipped=broker.skipped,
+        dead_letters=dict(broker.dead_letters.stored),
+        dead_letters_refused=broker.dead_letters.refused,
         refused={f"malformed {kind}": count for kind, count in broker.malformed.totals.items()}
         | broker.malformed.refused,
     )

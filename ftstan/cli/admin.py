@@ -247,6 +247,14 @@ def _channel_purge(arguments: argparse.Namespace, servers: Servers) -> int:
     return _say(arguments, "channel", answer.note)
 
 
+def _channel_redrive(arguments: argparse.Namespace, servers: Servers) -> int:
+    # Late: no other command of these needs a client.
+    from ftstan.cli import redrive  # noqa: PLC0415
+
+    _, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
+    return redrive.run(arguments, row["last_seq"] if row["msgs"] else 0)
+
+
 # ---- clients
 # --------------------------------------------------------------------------------------------------
 
@@ -559,6 +567,15 @@ _WORDS = {
             changes=True,
             destroys=True,
         ),
+        "redrive": _Word(
+            "publish the messages of a dead-letter channel again, to where they came from",
+            _channel_redrive,
+            (
+                "channel redrive orders.dead",
+                "channel redrive orders.dead --to orders.retry --filter channel=orders.>",
+            ),
+            "name",
+        ),
     },
     "client": {
         "ls": _Word(
@@ -686,6 +703,21 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 "--force",
                 action="store_true",
                 help="also if there are subscriptions: they and their positions are lost",
+            )
+            again = commands.choices["redrive"]
+            again.add_argument(
+                "--to",
+                default="",
+                metavar="CHANNEL",
+                help="publish to this channel (default: the one that each came from)",
+            )
+            again.add_argument(
+                "--filter",
+                action="append",
+                default=[],
+                metavar="KEY=VALUE",
+                help="only those whose origin has this channel (* and > match), durable, queue or "
+                "client; several must all hold",
             )
             bounds = commands.choices["purge"].add_mutually_exclusive_group()
             bounds.add_argument(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.base.sizes import size_of
 from ftstan.cli import store_change, store_purge
+from ftstan.cli.origins import RIGHT, with_origins
 from ftstan.cli.store_look import Opened, opened
 from ftstan.cli.terminal import (
     message_row,
@@ -353,7 +354,8 @@ def _dump(arguments: argparse.Namespace) -> int:
             (r["channel"], r["sequence"], time_of(r["timestamp"]), size_of(r["size"]), r["reply"])
             for r in messages
         ]
-        print_table(heads, lines, right=("sequence", "size"))
+        columns, cells = with_origins(heads, lines, messages)
+        print_table(columns, cells, right=("sequence", "size", *RIGHT))
     return EXIT_DAMAGE if damaged else EXIT_CLEAN
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.base.errors import ConfigError, StoreError, WireError
 from ftstan.base.sizes import size_of
 from ftstan.cli import store_change
+from ftstan.cli.origins import RIGHT, with_origins
 from ftstan.cli.terminal import (
     message_row,
     print_json,
@@ -228,18 +229,22 @@ def _dump(arguments: argparse.Namespace, reading: Reading) -> int:
     channels = _channels(arguments, reading, recovered)
     damaged = False
     lines: list[tuple[object, ...]] = []
+    messages: list[dict[str, Any]] = []
     for row in _rows(arguments, recovered, channels, ring):
         damaged |= row["kind"] == "bad"
         if arguments.output == "json":
             print_json(row)
         elif row["kind"] == "message":
+            messages.append(row)
             lines.append(
                 (row["channel"], row["sequence"], time_of(row["timestamp"]),
                  size_of(row["size"]), row["reply"])
             )  # fmt: skip
     if arguments.output == "table":
-        heads = ("channel", "sequence", "time", "size", "reply")
-        print_table(heads, lines, right=("sequence", "size"))
+        heads, lines = with_origins(
+            ("channel", "sequence", "time", "size", "reply"), lines, messages
+        )
+        print_table(heads, lines, right=("sequence", "size", *RIGHT))
     return EXIT_DAMAGE if damaged else EXIT_CLEAN
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.cli import client_options
+from ftstan.cli.origins import origin_fields, who
 from ftstan.cli.terminal import print_json, say, time_of, visible
 from ftstan.cli.words.client import EXIT_DONE, EXIT_NOT_ALL
 from ftstan.client import Start
@@ -94,9 +95,20 @@ def _show(message: Message, output: str) -> None:
     else:
         again = f" again ({message.redelivery_count})" if message.redelivered else ""
         text = visible(message.data.decode("utf-8", "backslashreplace"))
-        say(f"#{message.sequence} {time_of(message.timestamp)}{again} {text}")
+        say(f"#{message.sequence} {time_of(message.timestamp)}{again}{_from(message)} {text}")
     # Whoever reads a pipe shall see a message when it comes, and before it is acknowledged.
     sys.stdout.flush()
+
+
+def _from(message: Message) -> str:
+    """Where a dead letter comes from; empty for any other message."""
+    origin = origin_fields(message.reply)
+    if origin is None:
+        return ""
+    words = (
+        f"{origin['channel']} #{origin['sequence']}, {who(origin)}, {origin['deliveries']} times"
+    )
+    return f" [{visible(words)}]"
 
 
 def _fields(message: Message) -> dict[str, object]:
@@ -104,11 +116,13 @@ def _fields(message: Message) -> dict[str, object]:
         data = {"data": message.data.decode()}
     except UnicodeDecodeError:
         data = {"data_base64": base64.b64encode(message.data).decode()}
+    origin = origin_fields(message.reply)
     return {
         "channel": message.channel,
         "sequence": message.sequence,
         "timestamp": message.timestamp,
         "redelivered": message.redelivered,
         "redelivery_count": message.redelivery_count,
+        **({} if origin is None else {"origin": origin}),
         **data,
     }

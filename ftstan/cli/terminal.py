@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ftstan.base.codes import with_code
+from ftstan.cli.origins import origin_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -166,6 +167,7 @@ def message_row(
     channel: str, sequence: int, timestamp: int, *, subject: bytes, reply: bytes, data: bytes
 ) -> dict[str, Any]:
     """What is shown of a message; ``timestamp`` in nanoseconds."""
+    origin = origin_fields(reply)
     return {
         "kind": "message",
         "channel": channel,
@@ -175,6 +177,7 @@ def message_row(
         "reply": text_of(reply),
         "size": len(data),
         "data": base64.b64encode(data).decode(),
+        **({} if origin is None else {"origin": origin}),
     }
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ftstan.config.declaration import ValueKind
-from ftstan.config.options import ServerOptions
+from ftstan.config.limits import INHERIT, shown_rules
+from ftstan.config.options import DeliveryRules, ServerOptions
 from ftstan.config.precedence import DEFAULT, field_value, plant
 from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, CONFIGURED
 from ftstan.config.units import format_duration, quote
@@ -38,9 +39,9 @@ def effective_lines(settings: Settings, options: ServerOptions) -> list[str]:
         value = given.value if given and not option.field else field_value(options, option)
         if value is not None:
             rows.append((option.path, shown(option, value), given.source if given else DEFAULT))
-    for name, limits in options.limits.channels:
+    for name, limits, rules in _entries(options):
         path = f"streaming.store_limits.channels.{quote(name)}"
-        rows.append((path, _limits_line(limits), settings.channels_source))
+        rows.append((path, _limits_line(limits, rules), settings.channels_source))
     width = max(len(f"{name} = {value}") for name, value, _ in rows if len(value) < 40)
     return [f"{f'{name} = {value}':<{width}}  ({source})" for name, value, source in rows]
 
@@ -68,16 +69,27 @@ def masked(value: Any) -> Any:
             return value
 
 
+def _entries(options: ServerOptions) -> list[tuple[str, ChannelLimits, DeliveryRules]]:
+    """The entries of the per-channel map: limits, and rules of deliveries."""
+    limits = dict(options.limits.channels)
+    rules = dict(options.limits.deliveries)
+    return [
+        (name, limits.get(name, INHERIT), rules.get(name, DeliveryRules()))
+        for name in limits | rules
+    ]
+
+
 def _own_limits(limits: ChannelLimits) -> dict[str, object]:
     """Limits of one channel as they are written: 0 for unlimited, nothing for what is inherited."""
     said = {option: getattr(limits, option.key) for option in CHANNEL_LIMITS}
     return {option.key: _writable(option, max(value, 0)) for option, value in said.items() if value}
 
 
-def _limits_line(limits: ChannelLimits) -> str:
+def _limits_line(limits: ChannelLimits, rules: DeliveryRules) -> str:
     said = []
     for name, value in _own_limits(limits).items():
         said.append(f"{name}: {value if getattr(limits, name) > 0 else 'unlimited'}")
+    said += [entry(name, value) for name, value in shown_rules(rules).items()]
     return "{ " + ", ".join(said) + " }" if said else "{ }"
 
 
@@ -98,8 +110,10 @@ def dump(options: ServerOptions) -> str:
     _dump_routes(options, tree)
     if options.nats.tls.enabled:
         tree.setdefault("tls", {})
-    if options.limits.channels:
-        channels = {name: _own_limits(limits) for name, limits in options.limits.channels}
+    channels = {
+        name: _own_limits(limits) | shown_rules(rules) for name, limits, rules in _entries(options)
+    }
+    if channels:
         plant(tree, "streaming.store_limits.channels", channels)
     # Always there: without it the map of routes would make the server clustered.
     tree["streaming"] = tree.pop("streaming", {})

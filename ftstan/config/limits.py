@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.sizes import size_of
-from ftstan.config.options import ChannelLimits, StoreLimits
+from ftstan.config.options import ChannelLimits, DeliveryRules, StoreLimits
 from ftstan.config.units import format_bytes, format_duration, quote
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ SHOWN: tuple[tuple[str, str, Callable[[int], str]], ...] = (
     ("max_age", "Age", _duration),
     ("max_inactivity", "Inactivity", _duration),
 )
+
+
+#: An entry that says nothing of deliveries.
+_NO_RULES = DeliveryRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,15 @@ class Limits:
         for name, own in limits.channels:
             written[name] = own
             self._insert(name)
+        self._rules = dict(limits.deliveries)
+        for name in self._rules:
+            if name not in written:
+                written[name] = INHERIT
+                self._insert(name)
+        self.dead_letter_channels = frozenset(
+            rules.dead_letter for rules in self._rules.values() if rules.max_deliveries > 0
+        )
+        """Channels that an entry names for its dead letters."""
         self._resolved: dict[str, ChannelLimits] = {}
         names = list(_in_order(self._root))
         for name in names:
@@ -115,6 +128,29 @@ class Limits:
             for covering in self.matching(name.decode("utf-8", "surrogateescape")):
                 narrowest = covering
         return self.channel if narrowest is None else self._resolved[narrowest]
+
+    def rules_of(self, name: bytes) -> DeliveryRules | None:
+        """What holds for deliveries of the channel of that name; ``None``: nothing special.
+
+        A channel that takes dead letters has none of its own: a wildcard may cover it, and its
+        messages would go round in circles.
+        """
+        if not self._rules:
+            return None
+        shown = name.decode("utf-8", "surrogateescape")
+        most = 0
+        target = ""
+        waits: tuple[int, ...] = ()
+        for covering in self.matching(shown):
+            rules = self._rules.get(covering, _NO_RULES)
+            if rules.max_deliveries >= 0:
+                most = rules.max_deliveries
+                target = rules.dead_letter
+            if rules.redelivery is not None:
+                waits = rules.redelivery
+        if shown in self.dead_letter_channels:
+            most = 0
+        return DeliveryRules(most, target if most else "", waits) if most or waits else None
 
     def matching(self, name: str) -> Iterator[str]:
         """Names of the entries that cover ``name``, from the widest to the narrowest.
@@ -197,7 +233,46 @@ def changes(old: StoreLimits, new: StoreLimits) -> list[str]:
         found = _differences(before.get(name, INHERIT), after[name], _INHERITED)
         if found or name not in before:
             lines.append(f"{quote(name)}: {', '.join(found) or 'listed, all inherited'}")
+    return lines + _changed_rules(dict(old.deliveries), dict(new.deliveries))
+
+
+def shown_rules(rules: DeliveryRules) -> dict[str, object]:
+    """What an entry says of deliveries, as a file has it; nothing for what it inherits."""
+    said: dict[str, object] = {}
+    if rules.max_deliveries >= 0:
+        said["dead_letter"] = (
+            {"max_deliveries": rules.max_deliveries, "channel": rules.dead_letter}
+            if rules.max_deliveries
+            else {"max_deliveries": 0}
+        )
+    if rules.redelivery is not None:
+        said["redelivery"] = [format_duration(wait) for wait in rules.redelivery]
+    return said
+
+
+def _changed_rules(before: dict[str, DeliveryRules], after: dict[str, DeliveryRules]) -> list[str]:
+    lines = []
+    for name in sorted(before.keys() | after.keys()):
+        old = _rules_text(before.get(name, _NO_RULES))
+        new = _rules_text(after.get(name, _NO_RULES))
+        if old != new:
+            lines.append(f"{quote(name)}: {old} -> {new}")
     return lines
+
+
+def _rules_text(rules: DeliveryRules) -> str:
+    """What an entry says of deliveries, in a line of the log."""
+    said = []
+    if rules.max_deliveries > 0:
+        target = quote(rules.dead_letter)
+        said.append(f"dead letters to {target} after {rules.max_deliveries} deliveries")
+    elif rules.max_deliveries == 0:
+        said.append("no dead letters")
+    if rules.redelivery:
+        said.append("redelivery " + ", ".join(map(format_duration, rules.redelivery)))
+    elif rules.redelivery is not None:
+        said.append("redelivery after the ack wait")
+    return ", ".join(said) or "no rules of deliveries"
 
 
 def _differences(old: ChannelLimits, new: ChannelLimits, zero: str) -> list[str]:

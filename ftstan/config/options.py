@@ -87,6 +87,21 @@ class ChannelLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryRules:
+    """What an entry of the per-channel map says of messages that are not acknowledged in time.
+
+    ``max_deliveries`` 0: no dead letters; -1: inherited, and ``dead_letter`` with it, the channel
+    that they go to. ``redelivery``: waits (ns) after the first delivery, the second one and so on,
+    the last one for all that follow; empty: the ack wait of each subscription, ``None``: inherited.
+    ``ftstan.config.limits.Limits.rules_of`` says what holds for a channel in the end.
+    """
+
+    max_deliveries: int = -1
+    dead_letter: str = ""
+    redelivery: tuple[Duration, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StoreLimits:
     """Limits of the store: number of channels, limits of every channel, limits of single channels.
 
@@ -94,7 +109,8 @@ class StoreLimits:
     values as written: there 0 inherits and a negative number is unlimited (in a file, 0 is read as
     unlimited and a missing key as 0). The last of several entries of one name counts. Start one
     from ``ftstan.config.limits.INHERIT``: what is left out of a ``ChannelLimits`` is the default.
-    ``ftstan.config.limits.Limits`` says what holds for a channel in the end.
+    ``ftstan.config.limits.Limits`` says what holds for a channel in the end. ``deliveries`` are
+    entries of the same map, by their names, with what they say of deliveries.
     """
 
     max_channels: int = option(
@@ -102,6 +118,7 @@ class StoreLimits:
         names="max_channels mc maxchannels")
     channel: ChannelLimits = part(ChannelLimits)
     channels: tuple[tuple[str, ChannelLimits], ...] = ()
+    deliveries: tuple[tuple[str, DeliveryRules], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

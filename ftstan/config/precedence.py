@@ -19,7 +19,7 @@ from ftstan.config.units import format_duration
 
 if TYPE_CHECKING:
     from ftstan.config.declaration import Option, Section
-    from ftstan.config.options import ChannelLimits
+    from ftstan.config.options import ChannelLimits, DeliveryRules
 
 DEFAULT = "default"
 
@@ -43,6 +43,8 @@ class Settings:
     """The file that the NATS half read, as it was named."""
     channels: tuple[tuple[str, ChannelLimits], ...] = ()
     channels_source: str = DEFAULT
+    deliveries: tuple[tuple[str, DeliveryRules], ...] = ()
+    """What entries of the same map say of deliveries."""
     warnings: list[str] = field(default_factory=list)
     unknown_keys: list[str] = field(default_factory=list)
     """Those of the warnings that are about keys nobody knows."""
@@ -88,6 +90,8 @@ class Settings:
         _settle(tree)
         if self.channels:
             plant(tree, "limits.channels", self.channels)
+        if self.deliveries:
+            plant(tree, "limits.deliveries", self.deliveries)
         made = _replaced(ServerOptions(), tree)
         assert isinstance(made, ServerOptions)
         return made

@@ -7,12 +7,21 @@ Source: ``docs/compat/config.md`` (keys, which half reads what).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
+from ftstan.config import delivery_rules
 from ftstan.config.declaration import Section, ValueKind
-from ftstan.config.options import ChannelLimits
-from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, RETIRED, names_of
+from ftstan.config.options import ChannelLimits, DeliveryRules
+from ftstan.config.table import (
+    BY_KEY,
+    CHANNEL_LIMITS,
+    DEAD_LETTER,
+    REDELIVERY,
+    RETIRED,
+    names_of,
+)
 from ftstan.config.tree import shown
 from ftstan.config.units import quote
 from ftstan.config.unknown_keys import warn_unknown
@@ -134,12 +143,14 @@ class _Reader:
 
     def _channels(self, node: Node) -> None:
         entries = _map_of(node, "per channel limits", 'write channels { "name" { max_msgs: 10 } }')
-        self._settings.channels = tuple(
-            (name, self._channel(name, item)) for name, item in entries.items()
+        read = [(name, self._channel(name, item)) for name, item in entries.items()]
+        self._settings.channels = tuple((name, limits) for name, (limits, _) in read)
+        self._settings.deliveries = tuple(
+            (name, rules) for name, (_, rules) in read if rules != DeliveryRules()
         )
         self._settings.channels_source = node.source
 
-    def _channel(self, channel: str, node: Node) -> ChannelLimits:
+    def _channel(self, channel: str, node: Node) -> tuple[ChannelLimits, DeliveryRules]:
         entries = _map_of(node, "channel limits", f"write {quote(channel)} {{ max_msgs: 10 }}")
         if not is_channel_pattern(channel):
             raise ConfigError(
@@ -150,13 +161,19 @@ class _Reader:
             )
         limits = {option.key: 0 for option in CHANNEL_LIMITS}
         known = {name: option for option in CHANNEL_LIMITS for name in option.names}
+        rules = DeliveryRules()
         for key, item in entries.items():
-            if key.lower() in known:
+            if key.lower() == DEAD_LETTER:
+                rules = replace(rules, **delivery_rules.dead_letter(key, item))
+            elif key.lower() == REDELIVERY:
+                rules = replace(rules, redelivery=delivery_rules.redelivery(key, item))
+            elif key.lower() in known:
                 option = known[key.lower()]
                 value = streaming_value(option, key, item)
                 assert isinstance(value, int)
                 # Written as 0 it is unlimited, and left out it is inherited.
                 limits[option.key] = value or -1
             elif item.place not in self._used:
-                warn_unknown(self._settings, item.place, key, known, f"channel {quote(channel)}")
-        return ChannelLimits(**limits)
+                names = {*known, DEAD_LETTER, REDELIVERY}
+                warn_unknown(self._settings, item.place, key, names, f"channel {quote(channel)}")
+        return ChannelLimits(**limits), rules

@@ -254,6 +254,10 @@ CONFIGURED = tuple(sorted(_FILED, key=lambda one: one.last))
 #: Those of a single channel, too.
 CHANNEL_LIMITS = tuple(one for one in CONFIGURED if one.field.startswith("limits.channel."))
 
+#: Keys of a single channel that say what becomes of messages that are not acknowledged.
+DEAD_LETTER = "dead_letter"
+REDELIVERY = "redelivery"
+
 #: Keys of old releases that say nothing to this server, and why. They are taken with a warning.
 RETIRED: dict[Section, dict[str, str]] = {
     Section.STREAMING: dict.fromkeys(
@@ -268,8 +272,12 @@ RETIRED: dict[Section, dict[str, str]] = {
     },
 }
 
-#: Paths of the values that a running server takes over, with the two maps that hold any number.
-RELOADABLE = {one.field for one in OPTIONS if one.reloadable} | {"limits.channels", "nats.settings"}
+#: Paths of the values that a running server takes over, with the maps that hold any number.
+RELOADABLE = {one.field for one in OPTIONS if one.reloadable} | {
+    "limits.channels",
+    "limits.deliveries",
+    "nats.settings",
+}
 
 
 def names_of(section: Section) -> dict[str, Option]:

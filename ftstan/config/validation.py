@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.config.declaration import Group
+from ftstan.config.delivery_rules import check_rules
+from ftstan.config.limits import Limits
 from ftstan.config.member import MAX_MEMBER_NAME
 from ftstan.config.options import FT_ALLOW, SQL_DRIVERS, STORE_FILE, STORE_MEMORY, STORE_SQL
 from ftstan.config.precedence import field_value
@@ -119,7 +121,7 @@ def check_start(
     ``kinds`` are the stores that can be asked for, upper case.
     """
     _check_store(options, kinds)
-    check_limits(options.limits)
+    check_limits(options.limits, partitioning=options.partitioning)
     if options.store == STORE_FILE:
         _check_file(options)
     if options.store == STORE_SQL:
@@ -258,7 +260,7 @@ def _check_store(options: ServerOptions, kinds: Collection[str]) -> None:
     )
 
 
-def check_limits(limits: StoreLimits) -> None:
+def check_limits(limits: StoreLimits, *, partitioning: bool = False) -> None:
     """Refuse limits that no store takes, as the original does. Raises ``ConfigError``."""
     channel = limits.channel
     for name, value, shown in (
@@ -290,6 +292,12 @@ def check_limits(limits: StoreLimits) -> None:
             hint="raise max_channels (0: unlimited), or list fewer channels; names with "
             "wildcards do not count",
         )
+    covering = Limits(limits)
+    check_rules(
+        limits,
+        partitioning=partitioning,
+        is_served=lambda name: any(True for _ in covering.matching(name)),
+    )
 
 
 def is_channel_pattern(name: str) -> bool:

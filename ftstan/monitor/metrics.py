@@ -214,6 +214,17 @@ METRICS: Final = {
             "Deliveries left out because the NATS server does not carry a message of that size",
         ),
         _m(
+            "dead_letters",
+            "counter",
+            "Messages given up and stored in a dead-letter channel, by the channel they come from",
+            "channel",
+        ),
+        _m(
+            "dead_letters_refused",
+            "counter",
+            "Times that a dead letter could not be stored: the message is delivered again",
+        ),
+        _m(
             "undecryptable_messages",
             "counter",
             "Stored messages met that no encryption key decrypts, or plain ones that are refused: "
@@ -340,6 +351,7 @@ def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
     for name, number in _numbers(f).items():
         if number is not None:
             yield _samples(name, {(): number})
+    yield from _dead_letters(f.counters.dead_letters, kept)
     yield from _channels(sorted(f.channels), kept)
 
 
@@ -398,8 +410,18 @@ def _numbers(f: NodeFigures) -> dict[str, float | None]:
         "sent_bytes": counters.out_bytes,
         "redelivered_messages": counters.redelivered,
         "skipped_deliveries": counters.skipped,
+        "dead_letters_refused": counters.dead_letters_refused,
         "undecryptable_messages": f.undecryptable,
     }
+
+
+def _dead_letters(stored: Mapping[bytes, int], kept: int) -> Iterator[Family]:
+    """The dead letters of channels, the first ``kept`` of them with series of their own."""
+    names = sorted(stored)
+    samples: dict[tuple[str, ...], float] = {(_label(one),): stored[one] for one in names[:kept]}
+    if names[kept:]:
+        samples[(OTHERS,)] = sum(stored[one] for one in names[kept:])
+    yield _samples("dead_letters", samples)
 
 
 def _channels(rows: Sequence[CensusRow], kept: int) -> Iterator[Family]:

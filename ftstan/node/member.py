@@ -180,8 +180,8 @@ class NodeMember:
         Raises ``ConfigError``: nothing has changed; ``StoreError``: they hold as soon as storage
         answers.
         """
-        check_limits(limits)
         node = self._node
+        check_limits(limits, partitioning=node.options.partitioning)
         lines = changes(node.options.limits, limits)
         node.options = replace(node.options, limits=limits)
 

@@ -470,6 +470,7 @@ class Node(Context):
                 replace_durable=options.replace_durable,
                 limits=options.limits.channel,
                 channels=options.limits.channels,
+                deliveries=options.limits.deliveries,
                 partition=self.partitioning.partition,
             ),
             self.nuid,

@@ -11,6 +11,7 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import ConfigError
 from ftstan.spark import queries
 from ftstan.spark.queries import QueryOptions, views
+from ftstan.wire.origin import PREFIX, Origin, encode_origin
 from tests.datastores import serving
 
 if TYPE_CHECKING:
@@ -74,6 +75,28 @@ def test_a_message_that_two_places_have_counts_once(spark: SparkSession, store: 
     assert [tuple(row) for row in rows] == [
         ("invoices", 6, 30_000, 1, 6),
         ("orders", 60, 6000, 1, 60),
+    ]
+
+
+def test_dead_letters_have_their_origins_as_columns_and_a_forged_one_breaks_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "store", ManualClock()) as node:
+        origin = Origin(b"orders", 42, b"a b", b"", b"me", 5, 1_764_253_563_123_456_789)
+        node.publish(b"dead", b"poison", reply=encode_origin(origin))
+        node.publish(b"dead", b"forged", reply=PREFIX + b"channel=%zz&seq=x&first=" + b"9" * 30)
+        node.publish(b"dead", b"other")
+        node.stop()
+    queries.register(spark, [str(tmp_path / "store")])
+    columns = "origin_channel, origin_sequence, durable, queue, client, deliveries"
+    rows = queries.sql(
+        spark,
+        f"SELECT CAST(data AS STRING), {columns}, unix_micros(first_delivery) "
+        "FROM dead_letters ORDER BY sequence",
+    ).collect()
+    assert [tuple(row) for row in rows] == [
+        ("poison", "orders", 42, "a b", None, "me", 5, 1_764_253_563_123_456),
+        ("forged", None, None, None, None, None, None, None),
     ]
 
 

@@ -645,6 +645,18 @@ CODES: Final = (
         page="limits.md#5-other-limits-on-what-is-there",
     ),
     Code(
+        3208,
+        "dead letter: message ..",
+        "Read it in the dead-letter channel, mend its subscriber, then `ftstanctl channel redrive`",
+        page="dead-letters.md#what-to-do-with-dead-letters",
+    ),
+    Code(
+        3209,
+        "dead letter not stored: message ..",
+        "Make room in the dead-letter channel, or mend what the line names",
+        page="dead-letters.md#when-a-dead-letter-cannot-be-stored",
+    ),
+    Code(
         4001,
         'channel ".." is quarantined: ..',
         "`ftstanctl store verify DIR`, then the page",

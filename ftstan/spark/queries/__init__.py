@@ -59,8 +59,8 @@ def register(
 
     ``messages``: all columns of ``stan`` and the ``place``, each sequence of a channel once;
     ``message_sizes``: the narrow half of it, which reads quickly; ``channels``, ``rates_by_hour``,
-    ``rates_by_day``, ``talkers_by_hour``; and ``subscription_events`` where a place is a datastore.
-    Raises ``ConfigError``.
+    ``rates_by_day``, ``talkers_by_hour``, ``dead_letters`` (with their origins); and
+    ``subscription_events`` where a place is a datastore. Raises ``ConfigError``.
     """
     from ftstan.spark.queries.views import make_views  # noqa: PLC0415  needs pyspark
 

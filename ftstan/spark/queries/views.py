@@ -23,6 +23,7 @@ from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import kind_of, opened
 from ftstan.spark.queries.forecasting import Usage
 from ftstan.spark.queries.history import EventsSource
+from ftstan.wire.origin import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +55,20 @@ DERIVED: Final = {
                channel, messages, bytes,
                round(100 * bytes / sum(bytes) OVER (PARTITION BY since), 1) AS percent
         FROM rates_by_hour""",
+    # Anybody may have written such a reply: what is no number is null, and no error.
+    "dead_letters": """
+        SELECT channel, sequence, timestamp, size, data,
+               ORIGIN(channel) AS origin_channel,
+               try_cast(ORIGIN(seq) AS BIGINT) AS origin_sequence,
+               ORIGIN(durable) AS durable, ORIGIN(queue) AS queue, ORIGIN(client) AS client,
+               try_cast(ORIGIN(deliveries) AS BIGINT) AS deliveries,
+               timestamp_micros(try_cast(ORIGIN(first) AS BIGINT) div 1000) AS first_delivery,
+               place
+        FROM messages WHERE startswith(reply, 'PREFIX')""",
 }
+
+#: A part of an origin (``ftstan.wire.origin``) in these views; null if it is not said.
+_ORIGIN: Final = r"try_url_decode(nullif(regexp_extract(reply, '[?&]\1=([^&]*)', 1), ''))"
 
 _UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _BUCKET: Final = re.compile(r"([1-9][0-9]{0,6})\s*(second|minute|hour|day|week)s?")
@@ -75,13 +89,18 @@ def make_views(
     read(spark, places, SCHEMA, reading).createOrReplaceTempView("messages")
     read(spark, places, _NARROW, reading).createOrReplaceTempView("message_sizes")
     for name, text in DERIVED.items():
-        spark.sql(text).createOrReplaceTempView(name)
+        spark.sql(_with_origins(text)).createOrReplaceTempView(name)
     names = ["messages", "message_sizes", *DERIVED]
     stores = [place for place in places if kind_of(place) == "store"]
     if stores:
         events(spark, stores, reading).createOrReplaceTempView("subscription_events")
         names.append("subscription_events")
     return tuple(names)
+
+
+def _with_origins(text: str) -> str:
+    """A view's text, the parts of origins that it names spelled out."""
+    return re.sub(r"ORIGIN\((\w+)\)", _ORIGIN, text).replace("PREFIX", PREFIX.decode())
 
 
 def read(

@@ -15,6 +15,7 @@ import pytest
 
 from ftstan.cli import ctl
 from ftstan.wire import codec
+from ftstan.wire.origin import Origin, encode_origin
 from tests.datastores import grow, serve
 
 if TYPE_CHECKING:
@@ -270,6 +271,45 @@ def test_what_cannot_be_read_is_one_line_a_hint_and_status_2(
         wrong_words = "nobody" in words or len(words) < 2
         assert (status, out, err.count("\n")) == (64 if wrong_words else 2, "", 2)
         assert "hint: " in err
+
+
+def test_dump_has_columns_for_the_origins_of_dead_letters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = serve(tmp_path / "store")
+    origin = Origin(b"orders", 42, b"pay", b"", b"me", 5, 1_764_253_563_000_000_000)
+    node.publish(b"dead", b"poison", reply=encode_origin(origin))
+    node.publish(b"dead", b"other")
+    node.stop()
+    store = str(tmp_path / "store")
+    _, out, _ = run(capsys, "dump", store, "--output", "json")
+    found = [row for row in map(json.loads, out.splitlines()) if row["kind"] == "message"]
+    assert [row.get("origin") for row in found] == [
+        {
+            "channel": "orders",
+            "sequence": 42,
+            "durable": "pay",
+            "queue": "",
+            "client": "me",
+            "deliveries": 5,
+            "first_delivery": 1_764_253_563_000_000_000,
+            "reply": "",
+        },
+        None,
+    ]
+    status, out, _ = run(capsys, "dump", store, "--output", "table")
+    head, first, second = out.splitlines()
+    assert status == 0
+    assert head.lower().split()[-6:] == [
+        "from",
+        "sequence",
+        "not",
+        "acknowledged",
+        "by",
+        "deliveries",
+    ]
+    assert first.split()[-5:] == ["orders", "42", "durable", "pay", "5"]
+    assert second.split()[-4:] == ["-", "-", "-", "-"]
 
 
 def test_a_reader_that_goes_away_is_no_error(store: Path) -> None:

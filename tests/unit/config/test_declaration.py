@@ -160,6 +160,6 @@ def test_no_flag_no_key_and_no_field_is_declared_twice() -> None:
 
 
 def test_what_a_reload_takes_over_has_a_field() -> None:
-    for path in RELOADABLE - {"limits.channels", "nats.settings"}:
+    for path in RELOADABLE - {"limits.channels", "limits.deliveries", "nats.settings"}:
         one = next(one for one in CONFIGURED if one.field == path)
         assert path.startswith("nats.settings.") or field_value(ServerOptions(), one) is not None

@@ -80,6 +80,7 @@ def test_every_field_of_the_options_can_be_said_in_a_file_or_by_a_flag() -> None
 
     assert set(paths(ServerOptions(), "")) - bound == {
         "limits.channels",
+        "limits.deliveries",
         # Said by the server itself, of the NATS server that it starts.
         "link.of_child",
         "nats.settings",

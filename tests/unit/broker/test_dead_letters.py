@@ -1,0 +1,381 @@
+"""Messages that are never acknowledged: to the dead-letter channel after so many deliveries, and
+with waits of their own between them.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.base.clock import ManualClock
+from ftstan.broker.broker import BrokerOptions
+from ftstan.config.options import ChannelLimits, DeliveryRules
+from ftstan.wire import codec
+from ftstan.wire.origin import Origin, parse_origin
+from tests.compat.driver import SECOND, SUBJECTS, Driver, deliveries, sequences
+from tests.sim.disk import SimDisk
+from tests.sim.filestore import open_file_store
+from tests.sim.history import STORE
+from tests.unit.broker.test_failures import RefusingStore
+
+if TYPE_CHECKING:
+    from ftstan.broker.state import Channel
+
+DLQ = b"foo.dead"
+RULES = DeliveryRules(3, "foo.dead")
+FREE = ChannelLimits(max_msgs=0, max_bytes=0)
+
+
+def options(rules: DeliveryRules = RULES, **others: object) -> BrokerOptions:
+    return replace(BrokerOptions(deliveries=(("foo", rules),)), **others)  # type: ignore[arg-type]
+
+
+def started(rules: DeliveryRules = RULES, **others: object) -> Driver:
+    driver = Driver(options=options(rules, **others))
+    driver.connect()
+    return driver
+
+
+def letters(driver: Driver, name: bytes = DLQ) -> list[tuple[bytes, Origin]]:
+    """What is stored in the dead-letter channel: payloads and origins."""
+    target = driver.broker.channels.get(name)
+    found = []
+    for sequence in range(1, 1 + (0 if target is None else target.store.last)):
+        assert target is not None
+        encoded = driver.broker.encoded(target, sequence)
+        assert encoded is not None
+        _, subject, reply, data, *_ = codec.decode_msg_proto(encoded)
+        assert subject == name
+        origin = parse_origin(reply)
+        assert origin is not None
+        found.append((data, origin))
+    return found
+
+
+def pending(driver: Driver, durable: bytes = b"dur") -> list[int]:
+    return channel(driver).durables[(b"me", durable)].pending.sequences()
+
+
+def channel(driver: Driver, name: bytes = b"foo") -> Channel:
+    found = driver.broker.channels.get(name)
+    assert found is not None
+    return found
+
+
+def test_after_its_deliveries_a_message_is_stored_as_a_dead_letter_and_not_sent_again() -> None:
+    driver = started()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    sent_ns = driver.clock.wall_ns()
+    out = driver.wait(29)
+    assert [d.count for d in deliveries(driver.out)] == [0, 1, 2]
+    assert letters(driver) == []
+    out = driver.wait(100)
+    assert sequences(out) == []
+    assert letters(driver) == [
+        (b"poison", Origin(b"foo", 1, b"dur", b"", b"me", 3, sent_ns)),
+    ]
+    assert pending(driver) == []
+    assert driver.broker.dead_letters.stored == {b"foo": 1}
+    assert driver.broker.dead_letters.refused == 0
+
+
+def test_an_acknowledgement_in_time_keeps_a_message_from_the_dead_letters() -> None:
+    driver = started()
+    inbox = driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"good", b"poison")
+    driver.wait(25)
+    driver.ack(inbox, 1)
+    driver.wait(100)
+    assert [data for data, _ in letters(driver)] == [b"poison"]
+
+
+def test_a_dead_letter_opens_the_window_for_the_next_message() -> None:
+    driver = started()
+    driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=1)
+    driver.publish(b"poison", b"next")
+    driver.wait(31)
+    assert sequences(driver.out)[-1] == 2
+
+
+def test_a_queue_group_counts_as_one_subscription_whoever_of_it_was_sent_the_message() -> None:
+    driver = started()
+    driver.subscribe(inbox=b"q1", queue=b"g", durable=b"d", ack_wait=10)
+    driver.subscribe(inbox=b"q2", queue=b"g", durable=b"d", ack_wait=10)
+    driver.publish(b"poison")
+    sent_ns = driver.clock.wall_ns()
+    driver.wait(200)
+    assert len(sequences(driver.out, b"q1") + sequences(driver.out, b"q2")) == 3
+    ((data, origin),) = letters(driver)
+    assert data == b"poison"
+    assert origin == Origin(b"foo", 1, b"", b"d:g", b"me", 3, sent_ns)
+
+
+def test_each_subscription_gives_up_by_itself() -> None:
+    driver = started()
+    first = driver.subscribe(inbox=b"one", durable=b"one", ack_wait=10)
+    driver.subscribe(inbox=b"two", durable=b"two", ack_wait=10)
+    driver.publish(b"m")
+    driver.ack(first, 1)
+    driver.wait(100)
+    assert [origin.durable for _, origin in letters(driver)] == [b"two"]
+
+
+def test_the_deliveries_of_a_resume_count() -> None:
+    driver = started()
+    inbox = driver.subscribe(durable=b"dur", ack_wait=30)
+    driver.publish(b"poison")
+    for _ in range(2):
+        assert driver.leave(SUBJECTS.sub_close, inbox).error == b""
+        inbox = driver.subscribe(durable=b"dur", ack_wait=30)
+    assert len(sequences(driver.out)) == 3
+    assert driver.leave(SUBJECTS.sub_close, inbox).error == b""
+    driver.subscribe(durable=b"dur", ack_wait=30)
+    driver.wait(0)
+    assert len(sequences(driver.out)) == 3
+    assert len(letters(driver)) == 1
+    assert pending(driver) == []
+
+
+def test_without_rules_nothing_is_given_up() -> None:
+    driver = Driver()
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(1000)
+    assert len(sequences(driver.out)) == 101
+    assert [one.name for one in driver.broker.channels.values()] == [b"foo"]
+
+
+# ---- what the dead-letter channel refuses
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        (replace(FREE, max_msgs=1), "max_msgs 1"),
+        (replace(FREE, max_bytes=250), "max_bytes 250"),
+    ],
+)
+def test_a_full_dead_letter_channel_keeps_what_it_has_and_the_message_is_delivered_again(
+    limits: ChannelLimits, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver = started(channels=(("foo.dead", limits),))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"first", b"second")
+    driver.wait(55)
+    assert [data for data, _ in letters(driver)] == [b"first"]
+    assert pending(driver) == [2]
+    # One more for each turn that it would have been given up.
+    assert [s for s in sequences(driver.out) if s == 2] == [2] * 6
+    assert driver.broker.dead_letters.refused == 3
+    assert why in capfd.readouterr().err
+    driver.broker.set_limits(
+        replace(driver.broker.options.store_limits, channels=(("foo.dead", FREE),))
+    )
+    driver.wait(10)
+    assert [data for data, _ in letters(driver)] == [b"first", b"second"]
+
+
+def test_where_the_dead_letter_channel_cannot_be_made_the_message_is_delivered_again() -> None:
+    driver = started(max_channels=1)
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(45)
+    assert len(sequences(driver.out)) == 5
+    assert pending(driver) == [1]
+
+
+def test_a_dead_letter_that_grows_beyond_what_nats_carries_is_not_given_up() -> None:
+    driver = started()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(bytes(400))
+    driver.broker.max_payload = 500
+    driver.wait(45)
+    assert len(sequences(driver.out)) == 5
+    assert letters(driver) == []
+    assert pending(driver) == [1]
+
+
+def test_a_commit_that_fails_acknowledges_nothing() -> None:
+    store = RefusingStore()
+    driver = Driver(store, options())
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(29)
+    store.broken = {DLQ}
+    driver.wait(10)
+    assert pending(driver) == [1]
+    assert sequences(driver.out) == [1] * 4
+    store.broken = set()
+    driver.wait(20)
+    assert [data for data, _ in letters(driver)] == [b"poison"]
+    assert letters(driver)[0][1].deliveries == 4
+    assert pending(driver) == []
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_sync_that_fails_acknowledges_nothing_on_a_real_store(code: int) -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    clock = ManualClock()
+    driver = Driver(open_file_store(disk, clock), options(), clock=clock)
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"first")
+    driver.wait(35)
+    assert len(letters(driver)) == 1
+    driver.publish(b"poison")
+    driver.wait(29)
+    disk.fail_next("fdatasync", code)
+    driver.wait(10)
+    assert pending(driver) == [2]
+    driver.wait(20)
+    assert [data for data, _ in letters(driver)] == [b"first", b"poison"]
+    assert pending(driver) == []
+
+
+def test_a_dead_letter_channel_has_no_dead_letters_even_where_a_wildcard_covers_it() -> None:
+    rules = DeliveryRules(2, "foo.dead", ())
+    driver = Driver(options=BrokerOptions(deliveries=((">", rules),)))
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.subscribe(DLQ, inbox=b"dead", durable=b"dead", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(200)
+    assert len(letters(driver)) == 1
+    assert len(sequences(driver.out, b"dead")) > 10
+
+
+def test_many_dead_letters_are_stored_once_each_over_several_batches() -> None:
+    driver = started()
+    driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=2000)
+    driver.publish(*(b"%d" % n for n in range(1000)))
+    driver.wait(31)
+    assert [origin.sequence for _, origin in letters(driver)] == list(range(1, 1001))
+    assert pending(driver) == []
+
+
+def test_a_member_that_leaves_while_its_dead_letter_is_stored_leaves_none_behind() -> None:
+    driver = started()
+    driver.connect(b"other")
+    driver.subscribe(inbox=b"q1", queue=b"g", durable=b"d", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(29)
+    driver.subscribe(client_id=b"other", inbox=b"q2", queue=b"g", durable=b"d", ack_wait=10)
+    driver.clock.advance(1.2)
+    driver.frame(SUBJECTS.close, b"\x0a\x02me", driver.reply())
+    driver.wait(60)
+    assert len(letters(driver)) == 1
+    group = channel(driver).groups[b"d:g"]
+    assert [len(member.pending) for member in group.members()] == [0]
+
+
+# ---- counts, restarts
+# ------------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_deliveries_are_counted_from_the_beginning() -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    clock = ManualClock()
+    driver = Driver(open_file_store(disk, clock), options(), clock=clock)
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(25)
+    driver.store.close()
+    after = Driver(open_file_store(disk.crash(), clock), options(), clock=clock, alive={b"hb.me"})
+    after.wait(0)
+    first_ns = clock.wall_ns()
+    after.wait(100)
+    assert len(sequences(after.out)) == 3
+    ((_, origin),) = letters(after)
+    assert origin == Origin(b"foo", 1, b"dur", b"", b"me", 3, first_ns)
+
+
+def test_the_times_of_first_deliveries_are_bounded_by_what_is_in_flight() -> None:
+    driver = started()
+    inbox = driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=10)
+    for n in range(1, 2001):
+        driver.publish(b"x")
+        driver.ack(inbox, n)
+    first_at = channel(driver).durables[(b"me", b"dur")].first_at
+    assert first_at is not None
+    assert len(first_at) < 100
+
+
+# ---- reload
+# ------------------------------------------------------------------------------------------------
+
+
+def test_rules_that_are_switched_on_and_off_hold_from_then_on() -> None:
+    driver = Driver()
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(95)
+    limits = driver.broker.options.store_limits
+    lines = driver.broker.set_limits(replace(limits, deliveries=(("foo", RULES),)))
+    assert lines == [
+        '"foo": no rules of deliveries -> dead letters to "foo.dead" after 3 deliveries'
+    ]
+    driver.wait(20)
+    assert len(letters(driver)) == 1
+    driver.broker.set_limits(limits)
+    driver.publish(b"another")
+    driver.wait(100)
+    assert len(letters(driver)) == 1
+
+
+# ---- waits
+# ------------------------------------------------------------------------------------------------
+
+
+def times(driver: Driver, inbox: bytes = b"in") -> list[float]:
+    return [round(d.at, 1) for d in deliveries(driver.out, inbox)]
+
+
+def test_the_waits_of_the_list_come_one_after_the_other_and_the_last_one_for_ever() -> None:
+    waits = (SECOND, 10 * SECOND, 60 * SECOND)
+    driver = started(DeliveryRules(0, "", waits))
+    driver.subscribe(durable=b"dur", ack_wait=30)
+    driver.publish(b"a")
+    driver.wait(200)
+    assert times(driver) == [0, 1, 11, 71, 131, 191]
+
+
+def test_a_message_is_due_at_its_own_time_beside_one_with_a_longer_wait() -> None:
+    driver = started(DeliveryRules(0, "", (SECOND, 100 * SECOND)))
+    driver.subscribe(durable=b"dur", ack_wait=30)
+    driver.publish(b"a")
+    driver.wait(10)
+    driver.publish(b"b")
+    driver.wait(120)
+    assert [(round(d.at), d.data) for d in deliveries(driver.out)] == [
+        (0, b"a"), (1, b"a"), (10, b"b"), (11, b"b"), (101, b"a"), (111, b"b"),
+    ]  # fmt: skip
+
+
+def test_a_member_of_a_group_has_the_waits_too() -> None:
+    driver = started(DeliveryRules(0, "", (SECOND, 10 * SECOND)))
+    driver.subscribe(queue=b"g", ack_wait=30)
+    driver.publish(b"a")
+    driver.wait(25)
+    assert times(driver) == [0, 1, 11, 21]
+
+
+def test_the_last_wait_comes_before_the_dead_letter() -> None:
+    driver = started(DeliveryRules(2, "foo.dead", (SECOND, 10 * SECOND)))
+    driver.subscribe(durable=b"dur", ack_wait=30)
+    driver.publish(b"a")
+    driver.wait(10)
+    assert letters(driver) == []
+    driver.wait(2)
+    assert len(letters(driver)) == 1
+    assert times(driver) == [0, 1]
