@@ -68,7 +68,6 @@ cdef struct Connection:
     bint has_login
     #: The NATS server is about to end it, and judges what comes.
     bint is_raw
-    bint is_raw_up
     #: Something was sent on it.
     bint has_sent
     #: What it publishes goes through the NATS server, for good.

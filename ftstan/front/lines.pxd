@@ -41,5 +41,7 @@ cdef struct Line:
     long long number
 
 
-cdef void read_client_line(const char* data, size_t size, Line* line) noexcept nogil
+cdef void read_client_line(
+    const char* data, size_t size, bint is_core, Line* line
+) noexcept nogil
 cdef void read_server_line(const char* data, size_t size, Line* line) noexcept nogil

@@ -3,6 +3,10 @@
 What a NATS server refuses is ``WRONG`` here, so that it can be left to the server to say so.
 Whatever is taken for a message or a subscription is one for the server as well: a difference would
 be two opinions of where the next line begins.
+
+A carriage return that does not end a line is part of a word for a NATS server: it hands a message
+with such a subject on to who subscribes. So it is part of a word in what the server says. What it
+makes of one that a client sends is its own affair: that is ``WRONG``.
 """
 
 from libc.string cimport memchr
@@ -44,14 +48,14 @@ cdef bint cut(const char* data, size_t size, Words* words) noexcept nogil:
     cdef size_t start
     words.count = 0
     while True:
-        while i < size and (is_blank(data[i]) or data[i] == c'\r' or data[i] == c'\n'):
+        while i < size and is_blank(data[i]):
             i += 1
         if i == size:
             return True
         if words.count == MOST_WORDS:
             return False
         start = i
-        while i < size and not (is_blank(data[i]) or data[i] == c'\r' or data[i] == c'\n'):
+        while i < size and not is_blank(data[i]):
             i += 1
         words.word[words.count] = data + start
         words.size[words.count] = i - start
@@ -102,9 +106,6 @@ cdef void end_line(const char* data, size_t size, Line* line) noexcept nogil:
     line.size = end - data + 1
     if line.argument_size > 0 and line.argument[line.argument_size - 1] == c'\r':
         line.argument_size -= 1
-    if line.argument_size > 0 and memchr(line.argument, c'\r', line.argument_size) != NULL:
-        # What a NATS server makes of it is its own affair.
-        line.kind = WRONG
 
 
 cdef void set_subject(Line* line, Words* words, int at) noexcept nogil:
@@ -134,9 +135,19 @@ cdef bint needs_blank(const char* data, size_t size, Line* line) noexcept nogil:
     return line.argument < data + size and not is_blank(line.argument[0])
 
 
-cdef void read_client_line(const char* data, size_t size, Line* line) noexcept nogil:
-    """The first line of ``data``, which a client has sent. With ``PARTIAL``, ``argument_size`` says
-    how much of its argument has come.
+cdef bint has_return(Line* line) noexcept nogil:
+    """Whether a carriage return stands in front of the end."""
+    return (
+        line.argument_size > 0 and memchr(line.argument, c'\r', line.argument_size) != NULL
+    )
+
+
+cdef void read_client_line(
+    const char* data, size_t size, bint is_core, Line* line
+) noexcept nogil:
+    """The first line of ``data``, which a client has sent, or the core: that answers to whatever
+    reply subject the server has handed it. With ``PARTIAL``, ``argument_size`` says how much of its
+    argument has come.
     """
     cdef Words words
     begin(line)
@@ -164,6 +175,9 @@ cdef void read_client_line(const char* data, size_t size, Line* line) noexcept n
     end_line(data, size, line)
     if line.size == 0:
         line.kind = PARTIAL
+        return
+    if not is_core and has_return(line):
+        line.kind = WRONG
         return
     if line.kind == CONNECT or line.kind == PING or line.kind == PONG or line.kind == OTHER:
         return
@@ -262,7 +276,7 @@ def first_line(data: bytes, *, of_server: bool = False):
     if of_server:
         read_server_line(start, len(data), &line)
     else:
-        read_client_line(start, len(data), &line)
+        read_client_line(start, len(data), False, &line)
     return (
         _NAMES[line.kind],
         line.size,

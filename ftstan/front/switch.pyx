@@ -146,13 +146,13 @@ cdef class Switch(Connections):
         cdef size_t kept = 0
         cdef size_t whole
         while used < size:
-            read_client_line(data + used, size - used, &line)
+            read_client_line(data + used, size - used, True, &line)
             if line.kind == PARTIAL:
                 break
             if line.kind == WRONG:
-                # The NATS server will say so.
-                used = size
-                break
+                # Where its next line begins is not known any more.
+                self._end(c)
+                return size
             whole = line.size
             if line.kind == MESSAGE or line.kind == HEADED:
                 whole += line.number + 2
@@ -360,7 +360,7 @@ cdef class Switch(Connections):
         if c.is_core:
             return self._from_core(c, data, size)
         while used < size and c.hold == FREE and not c.is_raw:
-            read_client_line(data + used, size - used, &line)
+            read_client_line(data + used, size - used, False, &line)
             if line.kind == WRONG or line.argument_size > self._max_line:
                 self._be_raw(c)
                 break
@@ -620,13 +620,15 @@ cdef class Switch(Connections):
         cdef size_t kept = 0
         cdef size_t whole
         cdef bint is_dropped
-        while used < size and not c.is_raw_up:
+        while used < size:
             read_server_line(data + used, size - used, &line)
             if line.kind == PARTIAL:
                 break
             if line.kind == WRONG:
-                c.is_raw_up = True
-                break
+                # Where its next line begins is not known any more: a message of the core would
+                # come in the middle of something.
+                self._end(c)
+                return size
             whole = line.size
             is_dropped = False
             if line.kind == MESSAGE or line.kind == HEADED:
@@ -650,8 +652,6 @@ cdef class Switch(Connections):
                 put(&c.said, data + kept, used - kept)
                 kept = used + whole
             used += whole
-        if c.is_raw_up:
-            used = size
         if not put(&c.said, data + kept, used - kept):
             self._end(c)
         return used

@@ -463,6 +463,59 @@ def test_what_is_no_protocol_is_refused_in_the_same_words(roads: Roads, text: st
     )
 
 
+#: A NATS server takes the carriage return for a part of the word.
+ODD = {
+    "subject": b"PUB %b\r 2\r\nab\r\n",
+    "reply": b"PUB %b re\rply 2\r\nab\r\n",
+    "both": b"PUB %b\r\r r\r 2\r\nab\r\n",
+    "subject with headers": b"HPUB %b\r 12 14\r\nNATS/1.0\r\n\r\nab\r\n",
+    "reply with headers": b"HPUB %b r\rs 12 14\r\nNATS/1.0\r\n\r\nab\r\n",
+}
+
+
+@pytest.mark.parametrize("piece", [0, 1, 50])
+@pytest.mark.parametrize("odd", ODD)
+def test_a_carriage_return_in_a_word_does_not_hide_where_the_next_line_begins(
+    roads: Roads, odd: str, piece: int
+) -> None:
+    """Neither in what the core hears nor in what another client does: what comes directly would
+    come in the middle of a message, and nobody would know the answers to PINGs apart.
+    """
+    line = ODD[odd]
+    long = "y" * 1500
+    steps: list[tuple[object, ...]] = [
+        A,
+        B,
+        LISTENS,
+        ("say", "b", b"SUB box 1\r\nSUB heard.> 2\r\n"),
+        ("say", "a", line % b"in.x" + line % b"heard.x"),
+    ]
+    for number in range(3):
+        steps += [
+            # To nobody, through the NATS server: the listener asks how far that has read.
+            ("say", CORE, pub("nowhere", f"lost {number}")),
+            ("say", "a", pub("heard.y", long), *([piece] if piece else [])),
+            ("say", CORE, pub("box", f"direct {number}")),
+            ("say", "b", pub("in.x", f"request {number}", "box")),
+            ("open", f"newcomer {number}"),
+            ("say", f"newcomer {number}", b"SUB box 1\r\n" + pub("in.y", "new", "box")),
+            ("say", CORE, pub("box", f"both {number}")),
+        ]
+    roads.compare(steps)
+
+
+def test_an_answer_to_a_reply_with_a_carriage_return_is_one_message(roads: Roads) -> None:
+    roads.compare(
+        [
+            A,
+            LISTENS,
+            ("say", "a", b"SUB box 1\r\n"),
+            ("say", CORE, b"PUB re\rply 2\r\nab\r\n" + pub("box", "one") + pub("box", "two")),
+        ],
+        direct=2,
+    )
+
+
 @pytest.mark.parametrize("line", IGNORED)
 def test_what_means_nothing_changes_nothing(roads: Roads, line: bytes) -> None:
     roads.compare([A, LISTENS, ("say", "a", pub("in.x", "1") + line + pub("in.x", "2"))], direct=1)

@@ -35,6 +35,9 @@ SERVER = {
     b"MSG a 7 r 5\r\n": ("message", b"a", b"7", b"", 5),
     b"HMSG a 7 12 17\r\n": ("headed", b"a", b"7", b"", 17),
     b"HMSG a 7 r 12 17\r\n": ("headed", b"a", b"7", b"", 17),
+    b"MSG a\rb 7 5\r\n": ("message", b"a\rb", b"7", b"", 5),
+    b"MSG a\r 7 r\r 5\r\n": ("message", b"a\r", b"7", b"", 5),
+    b"HMSG \ra 7 \rr 12 17\r\n": ("headed", b"\ra", b"7", b"", 17),
     b"PING\r\n": ("ping", b"", b"", b"", 0),
     b"PONG\r\n": ("pong", b"", b"", b"", 0),
     b"+OK\r\n": ("ok", b"", b"", b"", 0),
@@ -78,6 +81,8 @@ REFUSED = [
     b"PUT a 0\r\n",
     b"\x00",
 ]
+#: These it takes, in its own way.
+REFUSED += [b"PUB a\r 0\r\n", b"PUB a r\rs 0\r\n", b"SUB a\r 1\r\n", b"HPUB a\r 12 12\r\n"]
 
 
 @pytest.mark.parametrize(("line", "of_server", "told"), BOTH)
