@@ -185,7 +185,7 @@ def test_a_redrive_that_is_killed_goes_on_and_with_a_window_publishes_each_once(
 ) -> None:
     server = stage.file_server("a", "-dedup_window", str(window))
     server.wait_for(READY)
-    count = 1500
+    count = 20_000
 
     async def fill() -> None:
         async with await client(server.port, "filler") as one:  # type: ignore[misc]
