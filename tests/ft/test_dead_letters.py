@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http
+import json
 import random
 import signal
 import sys
@@ -185,7 +187,7 @@ def test_a_redrive_that_is_killed_goes_on_and_with_a_window_publishes_each_once(
 ) -> None:
     server = stage.file_server("a", "-dedup_window", str(window))
     server.wait_for(READY)
-    count = 20_000
+    count = 6000
 
     async def fill() -> None:
         async with await client(server.port, "filler") as one:  # type: ignore[misc]
@@ -194,7 +196,9 @@ def test_a_redrive_that_is_killed_goes_on_and_with_a_window_publishes_each_once(
                 await one.publish_async("dead", b"%d" % n, reply=reply)
             await one.flush()
 
-    asyncio.run(fill())
+    # All of it is stored: whether the session was closed in time is of no interest.
+    with contextlib.suppress(ftstan.client.ClientError):
+        asyncio.run(fill())
     command = [sys.executable, "-m", "ftstan.cli.ctl", "channel", "redrive"]
     command += [*again(server.port), "dead", "--output", "json"]
     kills = 0
@@ -218,10 +222,10 @@ def test_a_redrive_that_is_killed_goes_on_and_with_a_window_publishes_each_once(
         assert len(back) == count
 
 
-def published_again(server: Server) -> float:
-    """How many messages the channel of the dead letters has."""
-    found = server.metrics()["ftstan_channel_messages"].samples
-    return sum(one.value for one in found if one.labels["channel"] == "orders.eu")
+def published_again(server: Server) -> int:
+    """How many messages the channel of the dead letters has, right now."""
+    status, body = server.get("/streaming/channelsz?channel=orders.eu")
+    return int(json.loads(body)["msgs"]) if status == http.HTTPStatus.OK else 0
 
 
 def killed_and_read(stage: Stage, name: str, words: Sequence[str]) -> None:
