@@ -39,6 +39,7 @@ from ftstan.wire.subjects import valid_channel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.broker.dead_letters import DeadLetters
     from ftstan.config.options import StoreLimits
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
@@ -68,7 +69,6 @@ class Broker(BrokerBase):
         self._unread = Unread(self)
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
-        self.dead_letters = self.subscriptions.resending.dead_letters
         self.inactivity = ChannelExpiry(self)
         self.closing = Closing(self)
         self.request_queue = RequestQueue(self._carry_out)
@@ -431,7 +431,8 @@ class Broker(BrokerBase):
                 a.done()
             if a.reply:
                 self.replies.publish(a.reply, b"", payload)
-        self.dead_letters.concluded(failed)
+        if self.dead_letters is not None:
+            self.dead_letters.concluded(failed)
         self._tracing.committed(failed)
         jobs = self.start_jobs
         self.start_jobs = []
@@ -446,6 +447,11 @@ class Broker(BrokerBase):
         channel = self.channels.get(name)
         if channel is not None:
             channel.refused = error.text.encode()
+
+    @property
+    def dead_letters(self) -> DeadLetters | None:
+        """What gives messages up; ``None`` while nothing was due for it."""
+        return self.subscriptions.resending.dead_letters
 
     @property
     def quarantined(self) -> list[bytes]:

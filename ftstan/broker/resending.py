@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.broker import constants as c
-from ftstan.broker.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.broker.base import BrokerBase
+    from ftstan.broker.dead_letters import DeadLetters
     from ftstan.broker.groups import Groups
     from ftstan.broker.state import Subscription
 
@@ -42,7 +42,8 @@ class Resending:
         self._pending: list[int] = []
         """Of the first one: sequences that were not looked at yet, the next one last."""
         self._began = False
-        self.dead_letters = DeadLetters(broker, self._send_again)
+        self.dead_letters: DeadLetters | None = None
+        """Made with the first redelivery under rules; most servers have none."""
 
     def on_ack_timer(self, sub: Subscription) -> None:
         """Resend what was not acknowledged in time, in order of expiry, whatever the window
@@ -114,7 +115,13 @@ class Resending:
 
     def _is_dead_letter(self, sub: Subscription, sequence: int) -> bool:
         """Whether a message has had its deliveries, and is not sent again."""
-        return sub.rules is not None and self.dead_letters.takes(sub, sequence)
+        if sub.rules is None or not sub.rules.max_deliveries:
+            return False
+        if self.dead_letters is None:
+            from ftstan.broker.dead_letters import DeadLetters  # noqa: PLC0415  as above
+
+            self.dead_letters = DeadLetters(self._broker, self._send_again)
+        return self.dead_letters.takes(sub, sequence)
 
     def _send_again(self, sub: Subscription, sequence: int) -> None:
         """Send what cannot be a dead letter, and would wait for its next turn else."""

@@ -107,6 +107,7 @@ class Counters:
 
 def counters(broker: Broker) -> Counters:
     """The counters, without looking at a single channel."""
+    dead = broker.dead_letters
     return Counters(
         clients=len(broker.clients),
         channels=len(broker.channels) + len(broker.later),
@@ -116,8 +117,8 @@ def counters(broker: Broker) -> Counters:
         out_bytes=broker.out_bytes,
         redelivered=broker.redelivered,
         skipped=broker.skipped,
-        dead_letters=dict(broker.dead_letters.stored),
-        dead_letters_refused=broker.dead_letters.refused,
+        dead_letters={} if dead is None else dict(dead.stored),
+        dead_letters_refused=0 if dead is None else dead.refused,
         refused={f"malformed {kind}": count for kind, count in broker.malformed.totals.items()}
         | broker.malformed.refused,
     )

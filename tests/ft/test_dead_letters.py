@@ -6,19 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http
+import json
 import random
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 import ftstan.client
 from ftstan.client import Start
-from ftstan.wire.origin import parse_origin
+from ftstan.wire.origin import Origin, encode_origin, parse_origin
 from tests.contract.sqlplaces import empty
 from tests.ft.cluster import Cluster
 from tests.ft.operator import run
-from tests.processes import CLUSTER, HOST, READY
+from tests.processes import CLUSTER, HOST, READY, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,6 +179,53 @@ def test_kill_9_at_any_moment_leaves_no_message_in_neither_place(stage: Stage) -
     assert sorted(set(times), key=int) == [b"%d" % n for n in range(published)]
     # A death between the store and the acknowledgement stores one more.
     assert max(map(times.count, times)) <= 5
+
+
+@pytest.mark.parametrize("window", [0, 100_000])
+def test_a_redrive_that_is_killed_goes_on_and_with_a_window_publishes_each_once(
+    stage: Stage, window: int
+) -> None:
+    server = stage.file_server("a", "-dedup_window", str(window))
+    server.wait_for(READY)
+    count = 6000
+
+    async def fill() -> None:
+        async with await client(server.port, "filler") as one:  # type: ignore[misc]
+            for n in range(count):
+                reply = encode_origin(Origin(b"orders.eu", n + 1, b"pay"))
+                await one.publish_async("dead", b"%d" % n, reply=reply)
+            await one.flush()
+
+    # All of it is stored: whether the session was closed in time is of no interest.
+    with contextlib.suppress(ftstan.client.ClientError):
+        asyncio.run(fill())
+    command = [sys.executable, "-m", "ftstan.cli.ctl", "channel", "redrive"]
+    command += [*again(server.port), "dead", "--output", "json"]
+    kills = 0
+    for _ in range(3):
+        before = published_again(server)
+        started = stage.run("redrive", command)
+        until(
+            lambda started=started, before=before: (  # type: ignore[misc]
+                not started.running or published_again(server) > before
+            ),
+            "some of it",
+        )
+        kills += started.running
+        started.kill()
+    assert kills
+    said = run("channel", "redrive", *again(server.port), "dead", "--output", "json")
+    assert said.status == 0, said
+    back = [int(one.data) for one in asyncio.run(stored(server.port, "orders.eu", count))]
+    assert set(back) == set(range(count))
+    if window:
+        assert len(back) == count
+
+
+def published_again(server: Server) -> int:
+    """How many messages the channel of the dead letters has, right now."""
+    status, body = server.get("/streaming/channelsz?channel=orders.eu")
+    return int(json.loads(body)["msgs"]) if status == http.HTTPStatus.OK else 0
 
 
 def killed_and_read(stage: Stage, name: str, words: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from tests.unit.broker.test_failures import RefusingStore
 
 if TYPE_CHECKING:
     from ftstan.broker.state import Channel
+from ftstan.broker.views import counters
 
 DLQ = b"foo.dead"
 RULES = DeliveryRules(3, "foo.dead")
@@ -79,8 +80,8 @@ def test_after_its_deliveries_a_message_is_stored_as_a_dead_letter_and_not_sent_
         (b"poison", Origin(b"foo", 1, b"dur", b"", b"me", 3, sent_ns)),
     ]
     assert pending(driver) == []
-    assert driver.broker.dead_letters.stored == {b"foo": 1}
-    assert driver.broker.dead_letters.refused == 0
+    assert counters(driver.broker).dead_letters == {b"foo": 1}
+    assert counters(driver.broker).dead_letters_refused == 0
 
 
 def test_an_acknowledgement_in_time_keeps_a_message_from_the_dead_letters() -> None:
@@ -172,7 +173,7 @@ def test_a_full_dead_letter_channel_keeps_what_it_has_and_the_message_is_deliver
     assert pending(driver) == [2]
     # One more for each turn that it would have been given up.
     assert [s for s in sequences(driver.out) if s == 2] == [2] * 6
-    assert driver.broker.dead_letters.refused == 3
+    assert counters(driver.broker).dead_letters_refused == 3
     assert why in capfd.readouterr().err
     driver.broker.set_limits(
         replace(driver.broker.options.store_limits, channels=(("foo.dead", FREE),))
