@@ -94,10 +94,12 @@ retried: build
 # Also left out are whole groups in simulation: their threads are greenlets, whose stacks the sanitizer cannot follow; and
 # the look for leaks of memory, which the sanitizer holds back. And so are variants that are broken on purpose: that the
 # tests notice them has been shown before; and tools that die at each of their calls, which run what histories run.
+# Test modules that can load no extension are found by what they import (tests/extensions.py).
 GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft(\.(group|test_[a-z_0-9]+))?|greenlet) import' --include='test_*.py' tests)
+DEBUG_PLACES := $(addprefix tests/,contract fuzz model oracle sim unit)
 # Servers come first: what waits at the end would leave the processors idle.
-DEBUG_TESTS := $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py) \
-	tests/contract tests/fuzz tests/model tests/oracle tests/sim tests/unit \
+DEBUG_TESTS = $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py) \
+	$(DEBUG_PLACES) $(shell $(BIN)/python -m tests.extensions $(DEBUG_PLACES)) \
 	$(addprefix --ignore ,$(GREENLETS)) --ignore tests/fuzz/test_live.py \
 	$(addprefix --ignore tests/unit/,cli/test_loaded.py config docs lab packaging reports repository wire/test_proto.py) \
 	$(filter-out %/test_quick_starts.py,$(wildcard tests/compat/test_*.py)) \
@@ -106,7 +108,7 @@ SANITIZED = LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_l
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
 	cd $(DEBUG_TREE) && $(SANITIZED) ../../$(DEBUG_VENV)/bin/python -m tests.suite --compile \
-		$(addprefix tests/,contract fuzz model oracle sim unit compat)
+		$(DEBUG_PLACES) tests/compat
 	cd $(DEBUG_TREE) && $(SANITIZED) FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
 		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=60
