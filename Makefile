@@ -63,10 +63,12 @@ node_modules/.package-lock.json: package.json package-lock.json
 build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 	$(BIN)/python tools/ansible_collections.py
 
-# What boots hosts, builds packages, starts a JVM or real databases and clusters, measures, shows the demo, plays recorded
-# waits or thousands of histories.
+# What boots hosts, builds packages, starts a JVM or real databases and clusters, measures, shows the demo and drills, plays
+# recorded waits or thousands of histories.
+DATABASE_TESTS := $(wildcard tests/contract/test_sql_*.py) tests/oracle/test_gosql.py
 SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
-	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_sql_*.py)
+	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_drill.py) \
+	$(wildcard tests/ft/test_sql_*.py) $(DATABASE_TESTS) tests/compat/test_quick_starts.py
 RECORDED_TESTS := tests/compat/players
 
 test: build node_modules/.package-lock.json
@@ -79,9 +81,10 @@ test-system: build node_modules/.package-lock.json build/ansible/.ready
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(PYTEST_ARGS) $(SYSTEM_TESTS)
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(RECORDED_TESTS)
 
-# For the inner loop: no servers, no simulated histories.
+# For the inner loop: no servers, no databases, no simulated histories.
 check: lint
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not processes' $(PYTEST_ARGS) tests/unit tests/contract tests/reference
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not processes' $(addprefix --ignore ,$(DATABASE_TESTS)) $(PYTEST_ARGS) \
+		tests/unit tests/contract tests/reference
 
 # Fails if tests were run again that should not need it (tests/suite.py).
 retried: build
