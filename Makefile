@@ -63,10 +63,12 @@ node_modules/.package-lock.json: package.json package-lock.json
 build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 	$(BIN)/python tools/ansible_collections.py
 
-# What boots hosts, builds packages, starts a JVM or real databases and clusters, measures, shows the demo, plays recorded
-# waits or thousands of histories.
+# What boots hosts, builds packages, starts a JVM or real databases and clusters, measures, shows the demo and drills, plays
+# recorded waits or thousands of histories.
+DATABASE_TESTS := $(wildcard tests/contract/test_sql_*.py) tests/oracle/test_gosql.py
 SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
-	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_sql_*.py)
+	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_drill.py) \
+	$(wildcard tests/ft/test_sql_*.py) $(DATABASE_TESTS) tests/compat/test_quick_starts.py
 RECORDED_TESTS := tests/compat/players
 # What needs a network file system of its own: "make test-gluster".
 STORAGE_TESTS := tests/gluster
@@ -85,9 +87,10 @@ test-system: build node_modules/.package-lock.json build/ansible/.ready
 test-gluster: build
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(STORAGE_TESTS)
 
-# For the inner loop: no servers, no simulated histories.
+# For the inner loop: no servers, no databases, no simulated histories.
 check: lint
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not processes' $(PYTEST_ARGS) tests/unit tests/contract tests/reference
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not processes' $(addprefix --ignore ,$(DATABASE_TESTS)) $(PYTEST_ARGS) \
+		tests/unit tests/contract tests/reference
 
 # Fails if tests were run again that should not need it (tests/suite.py).
 retried: build
@@ -100,10 +103,12 @@ retried: build
 # Also left out are whole groups in simulation: their threads are greenlets, whose stacks the sanitizer cannot follow; and
 # the look for leaks of memory, which the sanitizer holds back. And so are variants that are broken on purpose: that the
 # tests notice them has been shown before; and tools that die at each of their calls, which run what histories run.
+# Test modules that can load no extension are found by what they import (tests/extensions.py).
 GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft(\.(group|test_[a-z_0-9]+))?|greenlet) import' --include='test_*.py' tests)
+DEBUG_PLACES := $(addprefix tests/,contract fuzz model oracle sim unit)
 # Servers come first: what waits at the end would leave the processors idle.
-DEBUG_TESTS := $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py) \
-	tests/contract tests/fuzz tests/model tests/oracle tests/sim tests/unit \
+DEBUG_TESTS = $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py) \
+	$(DEBUG_PLACES) $(shell $(BIN)/python -m tests.extensions $(DEBUG_PLACES)) \
 	$(addprefix --ignore ,$(GREENLETS)) --ignore tests/fuzz/test_live.py \
 	$(addprefix --ignore tests/unit/,cli/test_loaded.py config docs lab packaging reports repository wire/test_proto.py) \
 	$(filter-out %/test_quick_starts.py,$(wildcard tests/compat/test_*.py)) \
@@ -112,7 +117,7 @@ SANITIZED = LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_l
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
 	cd $(DEBUG_TREE) && $(SANITIZED) ../../$(DEBUG_VENV)/bin/python -m tests.suite --compile \
-		$(addprefix tests/,contract fuzz model oracle sim unit compat)
+		$(DEBUG_PLACES) tests/compat
 	cd $(DEBUG_TREE) && $(SANITIZED) FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
 		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
 	$(MAKE) fuzz FUZZ_SECONDS=60

@@ -7,7 +7,9 @@ of ``ftstanctl`` or ``docs/capabilities.toml``; a test compares its output with 
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftstan.config.declaration import Group, Option, Section, ValueKind
 from ftstan.config.effective import shown
@@ -15,6 +17,9 @@ from ftstan.config.streamfile import CHANNELS
 from ftstan.config.table import CONFIGURED, FLAGS, RETIRED
 from tools import architecture_picture, capabilities, codes_page, man_ftstanctl, man_pipeline
 from tools.roff import head, roff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _TABLE = "the table of options"
 
@@ -98,8 +103,9 @@ TITLES = {
 }
 
 
-def pages() -> dict[str, str]:
-    """Text of every page by its path below the repository."""
+@cache
+def pages() -> Mapping[str, str]:
+    """Text of every page by its path below the repository; made once in a process."""
     return {
         "docs/configuration.md": configuration(),
         "docs/man/ftstan.8": manual_of_the_command(),

@@ -72,12 +72,13 @@ def commands_of(program: Program, elsewhere: Mapping[str, set[str]]) -> list[str
     ``elsewhere``: section -> options that it describes for all of them.
     """
     lines: list[str] = []
+    found = list(leaves(program.build_parser()))
     for name, command in program.commands.items():
         lines += [
             f".SH {roff(f'{program.name} {name}').upper()}",
             roff(f"{_sentence(command.text)}."),
         ]
-        for path, parser in leaves(program.build_parser()):
+        for path, parser in found:
             if path[0] == name:
                 lines += _leaf(program.name, path, parser, elsewhere)
         lines += [".SS Exit status"]

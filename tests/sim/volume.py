@@ -9,7 +9,7 @@ does), and nothing is ever more durable than POSIX promises.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -318,9 +318,14 @@ class Volume:
             if id(node) in made:
                 return made[id(node)]
             if isinstance(node, FileNode):
-                file = made[id(node)] = replace(
-                    node,
-                    by=set(),
+                # Named one by one: ``replace`` takes three times as long.
+                file = made[id(node)] = FileNode(
+                    node.ino,
+                    node.meta,
+                    node.durable_meta,
+                    node.mtime_ns,
+                    node.links,
+                    node.opens,
                     data=bytearray(node.data),
                     durable=bytearray(node.durable),
                     changes=[*node.changes],

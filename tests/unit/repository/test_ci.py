@@ -125,6 +125,12 @@ def test_the_debug_run_fuzzes_every_parser_for_a_minute() -> None:
     assert any("tests.fuzz.engine 60" in command for command in planned("test-debug"))
 
 
+def test_the_debug_run_leaves_out_what_is_pure_python() -> None:
+    run = next(command for command in planned("test-debug") if "--ignore" in command)
+    assert "--ignore tests/unit/ft/test_heartbeat.py" in run
+    assert "test_codec.py" not in run
+
+
 def built(
     monkeypatch: pytest.MonkeyPatch, debug: str, fuzz: str = ""
 ) -> tuple[list[Extension], dict[str, Any]]:

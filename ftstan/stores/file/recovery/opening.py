@@ -214,13 +214,15 @@ def _each(
     threads = env.options.parallel_recovery
     done = 0
     if threads == 1 or not parallel:
-        threads = min(os.cpu_count() or 1, _MOST_THREADS)
         began = env.clock.mono()
         while done < len(items):
             yield read(items[done])
             done += 1
-            if parallel and threads > 1 and env.clock.mono() - began > _LONG_S * done:
-                break
+            if parallel and env.clock.mono() - began > _LONG_S * done:
+                # To ask for it takes longer than to read a small channel.
+                threads = min(os.cpu_count() or 1, _MOST_THREADS)
+                if threads > 1:
+                    break
     if done < len(items):
         with ThreadPoolExecutor(threads, "recovery") as pool:
             for start in range(done, len(items), _CHUNK):
