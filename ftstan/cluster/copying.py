@@ -129,6 +129,9 @@ class CopySource:
             Operation(Op.CLIENT_NEW, client.client_id, client)
             for client in replica.clients.values()
         ]
+        operations += [
+            Operation(Op.NODE, node.encode(), int(is_in)) for node, is_in in replica.nodes.items()
+        ]
         if replica.info is not None:
             operations.append(Operation(Op.SERVER_INFO, b"", replica.info))
         for name, local in replica.channels.items():

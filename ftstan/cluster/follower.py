@@ -61,6 +61,7 @@ _JOINS: Final = 120
 #: How long a log may lack what this node has read, while copies of it catch up.
 _VERIFY_S: Final = 10.0
 _HINT: Final = "see docs/clustering.md, A log that lost entries"
+REMOVED: Final = "this node was removed from the cluster"
 TWICE: Final = 'another server runs with the node id "{node}", too'
 
 
@@ -217,7 +218,11 @@ class Follower:
             return
         if beat.leaves:
             self._target = max(self._target, beat.sequence)
-            self._silence.leaves(now)
+            if beat.to in ("", self._node_id):
+                self._silence.leaves(now)
+            else:
+                # That one first; who is to follow may have died just now.
+                self._silence.heard(now)
             return
         self._silence.heard(now)
         self._target = max(self._target, beat.sequence)
@@ -423,6 +428,10 @@ class Follower:
     def _stand(self) -> None:
         """The leader is silent: lead, unless somebody says or shows otherwise."""
         replica = self._replica
+        if not replica.nodes.get(self._node_id, True):
+            self._silence.heard(self._clock.mono())
+            self._tell(REMOVED)
+            return
         reports = self._ask_others()
         while self._read():
             # Somebody still appends, or this node had not read to the end.

@@ -91,6 +91,10 @@ class Replica:
         """Up to which entry everything was applied."""
         self.seen = 0
         """The furthest entry of this log that was heard of."""
+        self.nodes: dict[str, bool] = {}
+        """Nodes that were added to the cluster (true) or removed. Replaced, never changed: other
+        threads look.
+        """
         self.follows = True
         """Whether subscriptions are kept here, because no broker does."""
         self._limits = limits
@@ -186,6 +190,8 @@ class Replica:
                 self.channel(name).store.purge(sequence)
             case Op.CHANNEL_DELETE, _:
                 self._delete(name)
+            case Op.NODE, int(is_in):
+                self.nodes = self.nodes | {name.decode(): bool(is_in)}
             case _:
                 raise StoreError(f"the log has an operation that makes no sense: {operation.op!r}")
 
@@ -350,7 +356,7 @@ class Replica:
         try:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
-            self._file.write(Checkpoint(self._store_id, self.at, seen))
+            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes))
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
@@ -389,6 +395,7 @@ class Replica:
             self.store.delete_client(client)
         self.clients.clear()
         self.remembered.clear()
+        self.nodes = {}
         self.apply(operations, at)
         self.checkpoint()
 

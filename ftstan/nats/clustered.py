@@ -101,6 +101,11 @@ def encoded(name: str) -> str:
     return "".join(chr(byte) if byte in _PLAIN else f"_{byte:02x}_" for byte in name.encode())
 
 
+def server_name(cluster_id: str, node: str) -> str:
+    """The NATS server that a node runs, as JetStream knows it."""
+    return f"ftstan-{encoded(cluster_id)}-{encoded(node)}"
+
+
 def _hold(path: str) -> None:
     """Keep other servers away from the directory as long as this process lives.
 
@@ -130,7 +135,7 @@ def jetstream_options(options: ServerOptions) -> JetStreamOptions:
     """What a node's child needs. Raises ``ConfigError``."""
     path = log_path(options)
     _hold(path)
-    name = f"ftstan-{encoded(options.cluster_id)}-{encoded(node_id(options))}"
+    name = server_name(options.cluster_id, node_id(options))
     password = _password(path) if has_own_account(options) else ""
     return JetStreamOptions(name, path, options.cluster.sync, password)
 

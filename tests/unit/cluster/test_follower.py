@@ -54,6 +54,7 @@ class FakeReplica:
     is_recorded: bool = True
     stored: int = 0
     store: FakeStore = field(default_factory=FakeStore)
+    nodes: dict[str, bool] = field(default_factory=dict)
 
     def take(self, entry: Entry, at: Position) -> None:
         self.taken.append(entry)
