@@ -429,8 +429,10 @@ class Follower:
         """The leader is silent: lead, unless somebody says or shows otherwise."""
         replica = self._replica
         if not replica.nodes.get(self._node_id, True):
+            # Not kept as trouble: it may be added again at any time.
             self._silence.heard(self._clock.mono())
-            self._tell(REMOVED)
+            if self._told.allow(self._clock.mono()):
+                log.warning(f"cluster: {REMOVED}: it follows, and does not lead")
             return
         reports = self._ask_others()
         while self._read():

@@ -54,6 +54,8 @@ SHARED: Final = (
     "(docs/clustering.md)"
 )
 _WITHIN_S: Final = 10.0
+#: How long a leader that stops waits for the next one.
+_FOLLOWED_S: Final = 2.0
 _WHO_LEADS: Final = "ask the leader: ftstanctl cluster status names it"
 _NODE_ID: Final = re.compile(r"[^\s.*>]{1,255}")
 UNSYNCED: Final = (
@@ -94,6 +96,8 @@ class ClusterNode:
         self._question = question_subject(options.cluster_id)
         self._successor = ""
         """The node that is to lead after this one."""
+        self._followed = asyncio.Event()
+        """Another node leads, while this one stops."""
 
     @property
     def node_id(self) -> str:
@@ -383,12 +387,22 @@ class ClusterNode:
 
     async def stopped(self) -> None:
         """Everything is appended: let another node lead at once."""
-        if self.leads:
+        if not self.leads:
+            return
+        with contextlib.suppress(NatsError, TimeoutError):
+            await self._control.subscribe(self._beats, self._on_beat)
             await self._say(leaves=True)
-            if self._node.hands_over:
-                log.stream.info("finished leader stepdown actions")
-            with contextlib.suppress(NatsError):
-                await self._control.flush()
+            # Until then our NATS server stays: the next leader may be reading the log through it,
+            # and would wait for an answer that does not come.
+            async with asyncio.timeout(_FOLLOWED_S):
+                await self._followed.wait()
+        if self._node.hands_over:
+            log.stream.info("finished leader stepdown actions")
+
+    def _on_beat(self, _subject: str, data: bytes) -> None:
+        said = decode_report(data)
+        if said is not None and said.leads and said.node != self.node_id:
+            self._followed.set()
 
     async def close(self) -> None:
         """End the connection."""

@@ -109,8 +109,11 @@ def test_a_leader_that_steps_down_is_followed_by_the_node_that_is_named(stage: S
         refused = operate(cluster, leader, "stepdown", "--to", word, *key)
         assert (refused.status, refused.out) == (1, "")
         assert text in refused.err
-    wrong_key = operate(cluster, target, "stepdown", "--dir", str(cluster.store(target)))
-    assert wrong_key.status == 1, wrong_key
+    wrong = stage.directory / "wrong.key"
+    wrong.write_text("ab" * 32 + "\n", encoding="ascii")
+    wrong.chmod(0o600)
+    refused = operate(cluster, target, "stepdown", "--admin-key", str(wrong))
+    assert refused.status == 1, refused
     assert cluster.servers[leader].running
     # Asked through another server, for the leader's own ends with it.
     words = ("--to", target, "--wait", str(WAIT_S), "--output", "json")

@@ -88,6 +88,8 @@ def fill(life: Life) -> None:
         Operation(Op.SUB_NEW, FOO, SubState(1, b"c", inbox=b"i", ack_inbox=b"a")),
         Operation(Op.REMEMBER, b"", ({b"k" * 16: StoredAt(3, 4)}, 1)),
         Operation(Op.KEEP, b"empty"),
+        Operation(Op.NODE, b"d", 1),
+        Operation(Op.NODE, b"c", 0),
     )
     sent = [("sent", 1, sequence) for sequence in range(1, 6)]
     life.batch(Operation(Op.EVENTS, FOO, events(*sent, ("acked", 1, 2))))
@@ -120,6 +122,7 @@ def state(life: Life) -> dict[str, object]:
         "clients": replica.clients,
         "info": replica.info,
         "remembered": replica.remembered,
+        "nodes": replica.nodes,
         "at": replica.at,
     }
 

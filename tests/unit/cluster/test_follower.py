@@ -210,6 +210,39 @@ def test_who_says_that_it_leads_is_not_replaced_although_its_beats_are_lost(
     assert not node.was_elected()
 
 
+def test_a_leader_that_steps_down_for_one_node_is_followed_by_it(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    nodes = [Node(stream, name, time) for name in ("b", "c")]
+    for node in nodes:
+        node.run(2.0, beats=first)
+    farewell = replace(first.follower.report(), leaves=True, to="c").encode()
+    for node in nodes:
+        # It was heard a moment ago, so it waits for as long as after a beat.
+        node.js.waiting.append(farewell)
+        node.run(SHORTEST_S / 2)
+    assert [node.was_elected() for node in nodes] == [False, True]
+    # The one that is named may never come.
+    nodes[0].run(LONGEST_S + 1.0)
+    assert nodes[0].was_elected()
+
+
+def test_a_node_that_was_removed_does_not_lead_until_it_is_added_again(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    node.replica.nodes = {"b": False}
+    node.run(20.0)
+    assert not node.was_elected()
+    assert node.follower.trouble == ""
+    node.replica.nodes = {"b": True}
+    node.run(10.0)
+    assert node.was_elected()
+
+
 def test_a_former_leader_that_still_beats_keeps_nobody_quiet(stream: Stream, time: Time) -> None:
     old = leader(stream, time)
     second = Node(stream, "b", time)
