@@ -82,7 +82,8 @@ class Clustering:
     leader record that it has read. ``read``: the last entry that it has read or written,
     ``stored``: up to which entry its store is complete and synced, ``seen``: the furthest entry
     that it has heard of. ``trouble``: why it does not follow. ``members``: the nodes that it knows
-    of.
+    of. ``copies``: whole copies of the log among JetStream's three, as a leader saw them last; 0 if
+    it does not know.
     """
 
     stage: str = ""
@@ -92,6 +93,7 @@ class Clustering:
     seen: int = 0
     trouble: str = ""
     members: tuple[str, ...] = ()
+    copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)

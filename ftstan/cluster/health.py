@@ -5,7 +5,7 @@ Pure functions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import RefusedError
 from ftstan.base.states import ClusterRole
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.base.states import NodeStatus
+
+
+COPIES: Final = 3
+"""Of the log, which JetStream keeps."""
 
 
 def find_leader(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
@@ -59,6 +63,9 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> GroupVerdict:
         for n in nodes
         if n.node_id in known and n.role != ClusterRole.LEADER and not can_lead(n)
     ]
+    copies = leader.clustering.copies if leader and leader.clustering else 0
+    if 0 < copies < COPIES:
+        problems.append(f"{copies} of {COPIES} copies of the log are whole")
     if nodes and len(nodes) < expect:
         problems.append(f"{len(nodes)} of {expect} nodes answered")
     if leader is None:

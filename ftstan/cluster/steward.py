@@ -65,6 +65,8 @@ class Steward:
         self._server = server
         self._most = most
         self._purge_at = clock.mono() + PURGE_EVERY_S
+        self.copies = 0
+        """Whole copies of the log that were seen last; any thread may look."""
 
     def look(self, incarnation: bytes) -> None:
         """Look once. Raises ``LogLostError``: the log of ``incarnation`` is not there any more."""
@@ -88,6 +90,8 @@ class Steward:
 
     def _place(self) -> None:
         told = self._js.api(f"STREAM.INFO.{self._stream}", {}, _API_S).get("cluster", {})
+        whole = [copy for copy in told.get("replicas", ()) if _is_whole(copy)]
+        self.copies = bool(told.get("leader")) + len(whole)
         if told.get("leader") != self._server:
             return
         other = _current(told)
@@ -136,7 +140,7 @@ class Steward:
         members = {server_name(self._cluster_id, node) for node in present}
         removed = holders - {server_name(self._cluster_id, node) for node in self._nodes.members}
         is_whole = all(
-            copy.get("current") for copy in copies if str(copy.get("name", "")) not in removed
+            _is_whole(copy) for copy in copies if str(copy.get("name", "")) not in removed
         )
         if not removed or not members - holders or not is_whole:
             return
@@ -152,6 +156,10 @@ class Steward:
 def _current(cluster: dict[str, Any]) -> str:
     """A server that has everything and answers; empty if there is none."""
     for replica in cluster.get("replicas", ()):
-        if replica.get("current") and not replica.get("offline"):
+        if _is_whole(replica):
             return str(replica.get("name", ""))
     return ""
+
+
+def _is_whole(copy: dict[str, Any]) -> bool:
+    return bool(copy.get("current")) and not copy.get("offline")

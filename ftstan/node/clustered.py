@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.cluster.follower import Follower
+    from ftstan.cluster.steward import Steward
     from ftstan.config.options import LinkOptions
     from ftstan.nats.link import Link
     from ftstan.node.context import Context
@@ -94,6 +95,7 @@ class ClusterNode:
         )
         self._beats = beat_subject(options.cluster_id)
         self._question = question_subject(options.cluster_id)
+        self._steward: Steward | None = None
         self._successor = ""
         """The node that is to lead after this one."""
         self._followed = asyncio.Event()
@@ -137,6 +139,7 @@ class ClusterNode:
             seen=said.seen,
             trouble=trouble,
             members=self._access.members,
+            copies=self._steward.copies if self._steward is not None else 0,
         )
 
     async def start(self) -> None:
@@ -199,7 +202,9 @@ class ClusterNode:
         """See to it that the log is there, and led by another server, for as long as we lead."""
         node = self._node
         assert self._follower is not None
-        steward = self._access.steward(self._new_link("raft_admin"), self._server_name())
+        steward = self._steward = self._access.steward(
+            self._new_link("raft_admin"), self._server_name()
+        )
         try:
             while not node.stopping.is_set():
                 incarnation = self._follower.report().incarnation

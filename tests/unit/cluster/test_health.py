@@ -58,6 +58,13 @@ FOLLOWERS = [node("b"), node("c")]
             Health.DEGRADED,
             ("b: it has no log", "c: following"),
         ),
+        (
+            [replace(LEADER, clustering=Clustering("leading", "a", members=THREE, copies=2))]
+            + FOLLOWERS,
+            0,
+            Health.DEGRADED,
+            ("2 of 3 copies of the log are whole",),
+        ),
         # One that was removed is nobody's problem.
         ([LEADER, *FOLLOWERS, node("d", trouble="removed")], 0, Health.HEALTHY, ()),
         (FOLLOWERS, 0, Health.UNSERVED, ("nobody leads", "a does not answer")),
