@@ -156,6 +156,7 @@ soak-model: build
 	$(BIN)/python -m tests.model $(SEED)
 
 # ARGS="--store postgres" or "--store mysql": the pair on a private database server; it needs the server's package.
+# ARGS="--clustered": three nodes of a replicated cluster in place of the pair.
 demo: $(RUNS) node_modules/.package-lock.json
 	@case '$(ARGS)' in *postgres*|*mysql*) $(PIP) 'ftstan[sql]' ;; esac
 	$(BIN)/python -m demo $(ARGS)

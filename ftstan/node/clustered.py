@@ -202,9 +202,8 @@ class ClusterNode:
         """See to it that the log is there, and led by another server, for as long as we lead."""
         node = self._node
         assert self._follower is not None
-        steward = self._steward = self._access.steward(
-            self._new_link("raft_admin"), self._server_name()
-        )
+        link = self._new_link("raft_admin")
+        steward = self._steward = self._access.steward(link, self._server_name())
         try:
             while not node.stopping.is_set():
                 incarnation = self._follower.report().incarnation

@@ -1,4 +1,4 @@
-"""The demo of a cluster, short: clean, with every kind of takeover and a node that lost its disk."""
+"""The demo of a cluster, short: clean over its takeovers, with a node that lost its disk."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from tests.processes import ROOT
 pytestmark = [pytest.mark.processes, pytest.mark.node, pytest.mark.timeout(900)]
 
 USAGE = 2
+#: Three nodes on a machine that is busy with other tests.
+LIMIT_S = 800.0
 
 
 def test_a_short_demo_of_a_cluster_is_clean() -> None:
-    outcome = run_to_end([sys.executable, "-m", "demo", "--clustered", "--seconds", "12"])
+    words = ["--clustered", "--seconds", "12"]
+    outcome = run_to_end([sys.executable, "-m", "demo", *words], limit=LIMIT_S)
     assert outcome.status == EXIT_CLEAN, outcome.shown()
     assert re.search(r"^violations +0$", outcome.text, re.MULTILINE)
     assert re.search(rf"^takeovers +{TAKEOVERS}$", outcome.text, re.MULTILINE)

@@ -59,8 +59,10 @@ FOLLOWERS = [node("b"), node("c")]
             ("b: it has no log", "c: following"),
         ),
         (
-            [replace(LEADER, clustering=Clustering("leading", "a", members=THREE, copies=2))]
-            + FOLLOWERS,
+            [
+                replace(LEADER, clustering=Clustering("leading", "a", members=THREE, copies=2)),
+                *FOLLOWERS,
+            ],
             0,
             Health.DEGRADED,
             ("2 of 3 copies of the log are whole",),
