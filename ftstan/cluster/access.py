@@ -210,9 +210,9 @@ class ClusterAccess(OwnedAccess):
                 "cluster: the datastore is older than the checkpoint of this node: it is thrown "
                 "away, and filled again from the log"
             )
-            at = Position(checkpoint.at.incarnation)
-            replica.empty(at, checkpoint.seen)
-            return at, checkpoint.seen
+            replica.unsound = True
+            return Position(checkpoint.at.incarnation), checkpoint.seen
+        replica.unsound = checkpoint.unsound
         # A log path that was put back from a copy knows less than its datastore.
         return checkpoint.at, max(checkpoint.seen, self._file.marked())
 

@@ -29,12 +29,14 @@ _MARK: Final = "cluster.mark"
 class Checkpoint:
     """``store_id``: of the datastore. ``partial``: a rebuild of the store had begun and not ended
     if ``at`` is 0 and the store is not empty. ``nodes``: those that were added (true) or removed.
+    ``unsound``: what is in the store must go before it is filled.
     """
 
     store_id: str
     at: Position
     seen: int = 0
     nodes: dict[str, bool] = field(default_factory=dict)
+    unsound: bool = False
 
 
 class CheckpointFile:
@@ -92,7 +94,8 @@ def _read(path: str) -> Checkpoint | None:
             *(said["epoch"], said["leader"]),
         )
         nodes = {str(node): bool(is_in) for node, is_in in said.get("nodes", {}).items()}
-        return Checkpoint(said["store"], at, said["seen"], nodes)
+        unsound = bool(said.get("unsound", False))
+        return Checkpoint(said["store"], at, said["seen"], nodes, unsound)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{path} is damaged: {error}",
@@ -112,6 +115,7 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "store": checkpoint.store_id,
             "seen": checkpoint.seen,
             "nodes": checkpoint.nodes,
+            "unsound": checkpoint.unsound,
         }
     )
     text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"

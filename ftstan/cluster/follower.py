@@ -263,9 +263,7 @@ class Follower:
         if not known.incarnation:
             # From now on this node is one of this log's, and would not found another one.
             self._replica.checkpoint()
-        self.stage = Stage.VERIFYING
-        self._verify_by = self._clock.mono() + _VERIFY_S
-        self._next_step = 0.0
+        self._check_again()
 
     def _found(self) -> None:
         """Make the stream, if this node may and nobody has data already."""
@@ -304,6 +302,9 @@ class Follower:
 
     def _verify(self, now: float) -> None:
         if self._log.check():
+            if self._replica.unsound:
+                # The log has everything from its beginning.
+                self._replica.empty(Position(self._log.at.incarnation), self._replica.seen)
             self.trouble = ""
             self.stage = Stage.FOLLOWING
             self._silence.heard(self._clock.mono())
@@ -319,9 +320,8 @@ class Follower:
     # ----------------------------------------------------------------------------------------------
 
     def _begin_copy(self, error: PurgedError) -> None:
+        # What this node has stays until another one is there to be copied.
         log.warning(f"cluster: {error.text}: the store of another node is copied")
-        self._replica.forsake()
-        self._log.begin(self._replica.at)
         self.stage = Stage.COPYING
         self.trouble = error.text
         self._copy = None
@@ -330,7 +330,12 @@ class Follower:
 
     def _fetch(self) -> None:
         if self._copy is None:
-            node = self._choose()
+            first = self._log.bounds().first
+            if first <= self._log.at.sequence + 1:
+                # Somebody has put back what was missing.
+                self._check_again()
+                return
+            node = self._choose(first)
             if not node:
                 self._tell(f"{self.trouble.partition('; ')[0]}; no node answers that has it all")
                 return
@@ -338,7 +343,7 @@ class Follower:
             self._copy = Copy(self._js, self._replica, self._cluster_id, node)
         copy = self._copy
         try:
-            at = copy.step()
+            at = self._copied(copy)
         except CopyError as error:
             self._copy = None
             log.warning(f"cluster: the copy broke off: {error.text}")
@@ -354,13 +359,23 @@ class Follower:
             f"{copy.messages} messages of it anew"
         )
         self._log.begin(at)
+        self._check_again()
+
+    def _check_again(self) -> None:
         self.stage = Stage.VERIFYING
         self._verify_by = self._clock.mono() + _VERIFY_S
         self._next_step = 0.0
 
-    def _choose(self) -> str:
+    def _copied(self, copy: Copy) -> Position | None:
+        try:
+            return copy.step()
+        finally:
+            if self._replica.at.sequence < self._log.at.sequence:
+                # From here on the store holds nothing for certain.
+                self._log.begin(self._replica.at)
+
+    def _choose(self, first: int) -> str:
         """A node whose store goes on where the log begins, rather not the one that leads."""
-        first = self._log.bounds().first
         incarnation = self._log.at.incarnation.hex()
         complete = [
             said
@@ -377,7 +392,7 @@ class Follower:
     def _follow(self, now: float) -> None:
         if self._more or now >= self._next_read or self._target > self._log.at.sequence:
             self._read()
-            if self._more:
+            if self._more or self.stage is not Stage.FOLLOWING:
                 return
         now = self._clock.mono()
         if now >= self._next_tick:
@@ -393,7 +408,7 @@ class Follower:
         read = self._log.read()
         self._apply(read.entries)
         now = self._clock.mono()
-        self._more = bool(read.entries)
+        self._more = bool(read.entries) and self.stage is Stage.FOLLOWING
         self._next_read = now + _POLL_S
         if read.entries:
             self._silence.heard(now)
@@ -401,7 +416,7 @@ class Follower:
             # This copy of the stream is behind: look again soon, not at once.
             self._next_read = now + _BEHIND_S
             self._target = 0
-        return bool(read.entries)
+        return self._more
 
     def _apply(self, entries: list[tuple[Entry, Position]]) -> None:
         try:
@@ -413,8 +428,9 @@ class Follower:
                 raise LogLostError(error.text) from error
             self._holed = self._log.at.sequence
             log.error(f"cluster: {error.text}: it is thrown away, and filled again from the log")
-            self._replica.empty(Position(self._log.at.incarnation), self._replica.seen)
+            self._replica.doubt()
             self._log.begin(self._replica.at)
+            self._check_again()
 
     def _upkeep(self, now: float) -> None:
         self._replica.store.tick(self._clock.wall_ns())
@@ -440,6 +456,8 @@ class Follower:
             if not self._silence.is_long(self._clock.mono()):
                 return
         self._silence.heard(self._clock.mono())
+        if self.stage is not Stage.FOLLOWING:
+            return
         at = self._log.at
         furthest = replica.seen
         who = "this node has heard of"

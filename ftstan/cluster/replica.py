@@ -95,6 +95,10 @@ class Replica:
         """Nodes that were added to the cluster (true) or removed. Replaced, never changed: other
         threads look.
         """
+        self.unsound = False
+        """Whether the store is not what its checkpoint says: it is emptied, but only when there is
+        something to fill it from.
+        """
         self.follows = True
         """Whether subscriptions are kept here, because no broker does."""
         self._limits = limits
@@ -350,13 +354,18 @@ class Replica:
         return self._written == self.at
 
     def checkpoint(self) -> None:
-        """Sync the store and say up to where it is complete. Raises ``BehindError``."""
-        if self._pieces:
-            return
+        """Sync the store and say up to where it is complete. Raises ``BehindError``.
+
+        Nothing is said of half a batch, nor of an unsound store: what was said before holds.
+        """
+        if not (self._pieces or self.unsound):
+            self._record(unsound=False)
+
+    def _record(self, *, unsound: bool) -> None:
         try:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
-            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes))
+            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes, unsound))
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
@@ -365,10 +374,22 @@ class Replica:
     # ----------------------------------------------------------------------------------------------
 
     def forsake(self) -> None:
-        """The store holds nothing for certain from now on, on disk too. Raises ``BehindError``."""
+        """The store holds nothing for certain from now on, on disk too, and nothing at all if it
+        was unsound: another node is there to fill it. Raises ``BehindError``.
+        """
+        at = Position(self.at.incarnation)
+        if self.unsound:
+            self.empty(at, self.seen)
+            return
         self._pieces.clear()
-        self.start_at(Position(self.at.incarnation), self.seen)
+        self.start_at(at, self.seen)
         self.checkpoint()
+
+    def doubt(self) -> None:
+        """The store is not what its checkpoint says. On disk nothing changes yet."""
+        self._pieces.clear()
+        self.unsound = True
+        self.start_at(Position(self.at.incarnation), self.seen)
 
     def drop(self, name: bytes) -> None:
         """Delete a channel, if there is one. Raises ``StoreError``."""
@@ -402,12 +423,15 @@ class Replica:
     def empty(self, at: Position, seen: int) -> None:
         """Throw the store away and begin at ``at``. Raises ``BehindError``."""
         # First the word that it is not complete: a crash in between must not leave half of it.
+        self._pieces.clear()
         self.start_at(at, seen)
-        self.checkpoint()
+        self._record(unsound=True)
         try:
             self.clear()
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
+        self.unsound = False
+        self.checkpoint()
 
     def clear(self) -> None:
         """Throw away everything in the store. Raises ``StoreError``."""

@@ -16,6 +16,7 @@ from ftstan.cluster.entry import Entry, Kind, Position
 from ftstan.cluster.follower import Follower, Stage
 from ftstan.cluster.jetstream import Answer
 from ftstan.cluster.log import LogLostError, ReplicatedLog, settings
+from ftstan.cluster.replica import HoleError
 from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, Silence
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
@@ -55,9 +56,24 @@ class FakeReplica:
     stored: int = 0
     store: FakeStore = field(default_factory=FakeStore)
     nodes: dict[str, bool] = field(default_factory=dict)
+    unsound: bool = False
+    emptied: int = 0
+    hole_at: int = 0
 
     def take(self, entry: Entry, at: Position) -> None:
+        if at.sequence == self.hole_at:
+            self.hole_at = 0
+            raise HoleError("message 7 is missing in the local store")
         self.taken.append(entry)
+        self.at = at
+
+    def doubt(self) -> None:
+        self.unsound = True
+        self.at = Position(self.at.incarnation)
+
+    def empty(self, at: Position, _seen: int) -> None:
+        self.unsound = False
+        self.emptied += 1
         self.at = at
 
     def start_at(self, at: Position, seen: int) -> None:
@@ -444,3 +460,71 @@ def test_a_node_behind_the_purge_copies_from_a_follower_and_does_not_lead_before
     assert node.stage() is Stage.FOLLOWING
     assert node.log.at == first.log.at
     assert node.follower.trouble == ""
+
+
+def test_a_node_behind_the_purge_keeps_what_it_has_until_another_one_is_copied(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    before = node.replica.at
+    assert before.sequence == 1
+    for _ in range(5):
+        first.log.append(b"")
+    first.log.purge(4)
+    node.run(20.0)
+    assert node.stage() is Stage.COPYING
+    assert node.replica.at == before
+    said_now = node.follower.report()
+    assert (said_now.sequence, said_now.crc) == (before.sequence, before.crc)
+
+    class Taken(FakeCopy):
+        def step(self) -> Position | None:
+            node.replica.forsake()
+            raise CopyError("node does not answer")
+
+    monkeypatch.setattr(module, "Copy", Taken)
+    node.js.reports = [said(first.follower.report())]
+    node.run(2.0)
+    # From now on its store holds nothing for certain, and it says so.
+    assert node.follower.report().sequence == 0
+    assert not node.was_elected()
+
+
+def test_a_stream_that_was_put_back_is_read_on_without_a_copy(stream: Stream, time: Time) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    for _ in range(5):
+        first.log.append(b"")
+    first.log.purge(4)
+    node.run(5.0)
+    assert node.stage() is Stage.COPYING
+    stream.purged = 0
+    node.run(2.0, beats=first)
+    assert node.stage() is Stage.FOLLOWING
+    assert node.log.at == first.log.at
+    assert node.follower.trouble == ""
+
+
+@pytest.mark.parametrize("purged", [0, 2])
+def test_a_store_with_a_hole_is_emptied_only_when_it_can_be_filled_again(
+    stream: Stream, time: Time, purged: int
+) -> None:
+    first = leader(stream, time)
+    for _ in range(3):
+        first.log.append(b"")
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    stream.purged = purged
+    node.replica.hole_at = 5
+    first.log.append(b"")
+    node.run(5.0, beats=first)
+    if purged:
+        assert node.stage() is Stage.COPYING
+        assert (node.replica.unsound, node.replica.emptied) == (True, 0)
+    else:
+        assert node.stage() is Stage.FOLLOWING
+        assert (node.replica.unsound, node.replica.emptied) == (False, 1)
+        assert node.replica.at == first.log.at

@@ -319,3 +319,27 @@ def test_a_checkpoint_of_an_earlier_release_has_no_nodes(tmp_path: Path) -> None
     whole = f"{text}\n{zlib.crc32(text.encode()):08x}\n"
     (tmp_path / "log" / "checkpoint.json").write_text(whole)
     assert file.read() == Checkpoint("id", Position(LOG, 3, 4, 1, "a"))
+
+
+def test_a_store_that_was_half_emptied_says_so_at_the_next_start(
+    lives: list[Life], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 5)))
+    life.replica.checkpoint()
+
+    def refuse() -> None:
+        raise StoreError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(life.replica, "clear", refuse)
+        with pytest.raises(BehindError):
+            life.replica.empty(Position(LOG), 0)
+    found = life.file.read()
+    assert found is not None
+    assert (found.at, found.unsound) == (Position(LOG), True)
+    life.replica.empty(Position(LOG), 0)
+    found = life.file.read()
+    assert found is not None
+    assert not found.unsound
+    assert life.messages() == []
