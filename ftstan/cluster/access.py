@@ -23,6 +23,7 @@ from ftstan.cluster.purging import KnownNodes
 from ftstan.cluster.replica import Replica
 from ftstan.cluster.steward import Steward
 from ftstan.cluster.store import ClusterStore
+from ftstan.cluster.time import LeaderClock
 from ftstan.config.limits import Limits
 from ftstan.ft.access import FileAccess
 from ftstan.ft.owned import OwnedAccess
@@ -63,6 +64,7 @@ class ClusterAccess(OwnedAccess):
         self._log: ReplicatedLog | None = None
         self._follower: Follower | None = None
         self._leading: ClusterStore | None = None
+        self._time = LeaderClock(context.clock)
         self._nodes = KnownNodes(self.log_path, self._founders(), self._changes)
         self.source: CopySource | None = None
         """What other nodes copy this one's store from, once it is recovered."""
@@ -90,7 +92,7 @@ class ClusterAccess(OwnedAccess):
         """
         context = self._context
         options = context.options
-        self._store = self._inner.open()
+        self._store = self._inner.open(self._time)
         limits = Limits(options.limits)
         self._store.set_limits(limits)
         recovered = self._store.recover()
@@ -121,6 +123,7 @@ class ClusterAccess(OwnedAccess):
             node_id=self.node_id,
             founders=self._founders(),
             elected=elected,
+            time=self._time,
         )
         js.on_message = follower.hear
         self._replica = replica
@@ -227,6 +230,7 @@ class ClusterAccess(OwnedAccess):
         """The store of the node that leads now."""
         assert self._replica is not None
         assert self._log is not None
+        self._time.leads = True
         self._leading = ClusterStore(self._replica, self._log, self._context.clock)
         return self._leading
 

@@ -23,7 +23,7 @@ class Report:
     ``leads``: it appends. ``leaves``: it is about to stop. ``trouble``: why it does not follow.
     ``life``: drawn by each process, so that two with one id are told apart. ``stored``: up to which
     entry its store is complete and synced. ``to``: the node that is to lead after one that leaves,
-    empty for any.
+    empty for any. ``time``: what a leader's clock shows, Unix nanoseconds.
     """
 
     node: str
@@ -38,6 +38,7 @@ class Report:
     life: str = ""
     stored: int = 0
     to: str = ""
+    time: int = 0
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -65,6 +66,7 @@ _TYPES = {
     "life": str,
     "stored": int,
     "to": str,
+    "time": int,
 }
 
 

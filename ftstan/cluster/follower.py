@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ftstan.cluster.jetstream import Answer
     from ftstan.cluster.log import ReplicatedLog
     from ftstan.cluster.replica import Replica
+    from ftstan.cluster.time import LeaderClock
 
 #: How often the log is read without a word from the leader.
 _POLL_S: Final = 0.5
@@ -78,8 +79,8 @@ class Stage(enum.Enum):
 class Follower:
     """``elected()`` is called on this thread when this node leads from now on.
 
-    ``founders``: ids of the nodes that found the cluster together, this one among them; empty for a
-    node that only joins one.
+    ``time``: by which messages of the local store expire. ``founders``: ids of the nodes that found
+    the cluster together, this one among them; empty for a node that only joins one.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Follower:
         node_id: str,
         founders: tuple[str, ...],
         elected: Callable[[], None],
+        time: LeaderClock,
     ) -> None:
         self._log = rlog
         self._js = rlog.js
@@ -103,6 +105,7 @@ class Follower:
         self._node_id = node_id
         self._founders = founders
         self._elected = elected
+        self._time = time
         self._life = Nuid().next()
         self._silence = Silence(rng, clock.mono())
         self.stage = Stage.FORMING
@@ -225,6 +228,7 @@ class Follower:
                 self._silence.heard(now)
             return
         self._silence.heard(now)
+        self._time.hear(beat.time)
         self._target = max(self._target, beat.sequence)
         self._replica.hear(beat.sequence)
 
@@ -433,7 +437,7 @@ class Follower:
             self._check_again()
 
     def _upkeep(self, now: float) -> None:
-        self._replica.store.tick(self._clock.wall_ns())
+        self._replica.store.tick(self._time.wall_ns())
         if now >= self._next_checkpoint and not self._replica.is_recorded:
             self._replica.checkpoint()
             self._next_checkpoint = self._clock.mono() + _CHECKPOINT_S

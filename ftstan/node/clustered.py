@@ -261,6 +261,7 @@ class ClusterNode:
         assert self._follower is not None
         to = self._successor if leaves else ""
         beat = replace(self._follower.report(), leaves=leaves, to=to)
+        beat = replace(beat, time=self._node.clock.wall_ns())
         with contextlib.suppress(NatsError):
             await self._control.publish(self._beats, beat.encode())
 

@@ -18,6 +18,7 @@ from ftstan.cluster.jetstream import Answer
 from ftstan.cluster.log import LogLostError, ReplicatedLog, settings
 from ftstan.cluster.replica import HoleError
 from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, Silence
+from ftstan.cluster.time import LeaderClock
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ class Time:
 
 
 class FakeStore:
-    def tick(self, _now: int) -> bool:
+    def __init__(self) -> None:
+        self.ticks: list[int] = []
+
+    def tick(self, now: int) -> bool:
+        self.ticks.append(now)
         return False
 
 
@@ -108,6 +113,7 @@ class Node:
             node_id=name,
             founders=("a", "b", "c"),
             elected=self._elected,
+            time=LeaderClock(clock),
         )
         self.js.on_message = self.follower.hear
 
@@ -528,3 +534,21 @@ def test_a_store_with_a_hole_is_emptied_only_when_it_can_be_filled_again(
         assert node.stage() is Stage.FOLLOWING
         assert (node.replica.unsound, node.replica.emptied) == (False, 1)
         assert node.replica.at == first.log.at
+
+
+def test_messages_of_a_follower_expire_by_the_clock_of_the_leader(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    # A leader of an earlier release does not say.
+    assert set(node.replica.store.ticks) == {0}
+    for theirs in (5_000, 4_000):
+        beat = replace(first.follower.report(), time=theirs)
+        node.replica.store.ticks.clear()
+        for _ in range(30):
+            node.js.waiting.append(beat.encode())
+            node.run(0.05)
+        assert set(node.replica.store.ticks[-1:]) == {theirs}
+    assert not node.was_elected()
