@@ -170,6 +170,11 @@ class ClusterAccess(OwnedAccess):
         return self._nodes.is_removed(node)
 
     @property
+    def replica(self) -> Replica | None:
+        """What the log has added up to on this node, ``None`` before it has recovered."""
+        return self._replica
+
+    @property
     def leader(self) -> str:
         """The node that leads, by the last leader record that was read; empty for none."""
         return self._log.at.leader if self._log is not None else ""

@@ -42,7 +42,7 @@ class HoleError(BehindError):
 
 
 @dataclass(slots=True)
-class _Sub:
+class FollowedSub:
     """A subscription as the log left it."""
 
     state: SubState
@@ -55,7 +55,7 @@ class LocalChannel:
     """A channel of the local store, and its subscriptions while this node follows."""
 
     store: ChannelStore
-    subs: dict[int, _Sub] = field(default_factory=dict)
+    subs: dict[int, FollowedSub] = field(default_factory=dict)
     staged: int = 0
     """The last message that was given to the store."""
 
@@ -117,7 +117,9 @@ class Replica:
 
     def _adopt(self, channel: ChannelStore) -> LocalChannel:
         subs = {
-            stored.state.sub_id: _Sub(stored.state, stored.state.last_sent, set(stored.pending))
+            stored.state.sub_id: FollowedSub(
+                stored.state, stored.state.last_sent, set(stored.pending)
+            )
             for stored in channel.recovered_subs()
         }
         local = self.channels[channel.name] = LocalChannel(channel, subs)
@@ -307,7 +309,7 @@ class Replica:
             return
         known = local.subs.get(state.sub_id)
         if known is None or op is Op.SUB_NEW:
-            local.subs[state.sub_id] = _Sub(state, state.last_sent, set())
+            local.subs[state.sub_id] = FollowedSub(state, state.last_sent, set())
         else:
             known.state = state
             known.last_sent = max(known.last_sent, state.last_sent)

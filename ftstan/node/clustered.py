@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.cluster.follower import Follower
+    from ftstan.cluster.replica import Replica
     from ftstan.cluster.steward import Steward
     from ftstan.config.options import LinkOptions
     from ftstan.nats.link import Link
@@ -120,6 +121,12 @@ class ClusterNode:
             return ClusterRole.LEADER
         follows = self._follower is not None and self._follower.stage is Stage.FOLLOWING
         return ClusterRole.FOLLOWER if follows else ClusterRole.CANDIDATE
+
+    @property
+    def followed(self) -> Replica | None:
+        """What there is to see of a node that follows; ``None`` for others."""
+        follows = self._follower is not None and self._follower.stage is not Stage.LEADING
+        return self._access.replica if follows else None
 
     @property
     def clustering(self) -> Clustering | None:

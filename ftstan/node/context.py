@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ftstan.base.histogram import Histogram
     from ftstan.base.states import Clustering, NodeStatus
     from ftstan.broker.partition import Partition
+    from ftstan.cluster.replica import Replica
     from ftstan.config.options import LinkOptions, ServerOptions, ServerTlsOptions, StoreLimits
     from ftstan.front.listener import Front
     from ftstan.ft.digest import Member as GroupMember
@@ -173,6 +174,11 @@ class ClusterPart(Protocol):
     @property
     def leads(self) -> bool:
         """Whether it leads, or is about to."""
+        ...
+
+    @property
+    def followed(self) -> Replica | None:
+        """What there is to see of a node that follows; ``None`` for others."""
         ...
 
     @property

@@ -4,7 +4,9 @@ to add and remove nodes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.processes
 STEPPED_DOWN = 75
 #: For machines that are busy with other tests.
 WAIT_S = 60.0
+START_S = 180.0
 
 
 def operate(cluster: Cluster, node: str, verb: str, *words: str) -> Said:
@@ -55,10 +58,28 @@ def leader_of(said: Said) -> str:
     return found[0] if found else ""
 
 
+def begin(cluster: Cluster) -> str:
+    """Start all nodes; the leader of a healthy cluster.
+
+    Who loses its lead on a machine without time for its heartbeats is started again, as by a unit.
+    """
+    cluster.start()
+    said: Said | None = None
+
+    def healthy() -> bool:
+        nonlocal said
+        cluster.start_ended()
+        said = status(cluster, NODES[0])
+        return said.status == 0
+
+    until(healthy, "a healthy cluster", START_S)
+    assert said is not None
+    return leader_of(said)
+
+
 def test_status_shows_every_node_and_what_is_missing(stage: Stage) -> None:
     cluster = Cluster(stage)
-    cluster.start()
-    leader = cluster.leader()
+    leader = begin(cluster)
     said = wait_for_status(cluster, leader, lambda said: said.status == 0)
     assert (said.json["health"], said.json["problems"]) == ("healthy", [])
     assert said.json["members"] == list(NODES)
@@ -96,10 +117,54 @@ def test_status_shows_every_node_and_what_is_missing(stage: Stage) -> None:
     assert "nobody leads" in refused.err
 
 
+def page(cluster: Cluster, node: str, path: str) -> dict[str, Any]:
+    code, body = cluster.servers[node].get(f"/streaming/{path}")
+    assert code == HTTPStatus.OK
+    found: dict[str, Any] = json.loads(body)
+    return found
+
+
+def test_the_pages_of_a_follower_show_what_it_has(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    leader = begin(cluster)
+    follower = cluster.others(leader)[0]
+    client = client_of(cluster, leader, "one")
+    durable = client.subscribe(CHANNEL, durable=b"d", acks=False, ack_wait=60)
+    client.publish(CHANNEL, *(b"%d" % number for number in range(10)))
+    client.nats.pump(lambda: durable.has(10), "the messages")
+    client.ack(durable, 1, 2, 3)
+    client.settle_acks()
+    name = CHANNEL.decode()
+    whole = f"channelsz?channel={name}&subs=1"
+
+    def shown(node: str) -> dict[str, Any]:
+        found = page(cluster, node, whole)
+        for sub in found["subscriptions"]:
+            # The log has acks with the next batch.
+            del sub["last_sent"], sub["pending_count"]
+        return {key: value for key, value in found.items() if key not in ("now", "server_id")}
+
+    def has_acks() -> bool:
+        (sub,) = page(cluster, follower, whole)["subscriptions"]
+        return (sub["last_sent"], sub["pending_count"]) == (10, 7)
+
+    until(has_acks, "what was acknowledged, on the page of a follower", WAIT_S)
+    assert shown(follower) == shown(leader)
+    ours, theirs = (page(cluster, node, "serverz") for node in (follower, leader))
+    for key in ("cluster_id", "state", "clients", "subscriptions", "channels", "total_msgs"):
+        assert ours[key] == theirs[key], key
+    assert (ours["role"], ours["total_msgs"]) == ("Follower", 10)
+    assert page(cluster, follower, "channelsz")["names"] == [name]
+    clients = page(cluster, follower, "clientsz?client=one&subs=1")
+    assert [*clients["subscriptions"]] == [name]
+    assert page(cluster, follower, "storez")["total_msgs"] == 10
+    status, _ = cluster.servers[follower].get("/streaming/isFTActive")
+    assert status == HTTPStatus.NO_CONTENT
+
+
 def test_a_leader_that_steps_down_is_followed_by_the_node_that_is_named(stage: Stage) -> None:
     cluster = Cluster(stage)
-    cluster.start()
-    leader = cluster.leader()
+    leader = begin(cluster)
     cluster.wait_until_level()
     target, other = cluster.others(leader)
     client = client_of(cluster, target, "one")
@@ -132,8 +197,7 @@ def test_a_leader_that_steps_down_is_followed_by_the_node_that_is_named(stage: S
 
 def test_a_node_that_is_gone_for_good_is_replaced_by_a_new_one(stage: Stage) -> None:
     cluster = Cluster(stage, spare=("n4",))
-    cluster.start()
-    leader = cluster.leader()
+    leader = begin(cluster)
     cluster.wait_until_level()
     leads = stream_leader(cluster, leader)
     gone = next(node for node in cluster.others(leader) if not leads.endswith(f"-{node}"))
@@ -170,8 +234,7 @@ def copies_of(cluster: Cluster, node: str) -> set[str]:
 
 def test_the_requests_of_the_original_add_and_remove_nodes(stage: Stage) -> None:
     cluster = Cluster(stage, "-cluster_allow_add_remove_node")
-    cluster.start()
-    leader = cluster.leader()
+    leader = begin(cluster)
     cluster.wait_until_level()
     stranger = NatsConnection(cluster.port(leader))
 
@@ -206,8 +269,7 @@ def test_the_requests_of_the_original_add_and_remove_nodes(stage: Stage) -> None
 
 def test_nobody_hears_those_requests_without_the_option(stage: Stage) -> None:
     cluster = Cluster(stage)
-    cluster.start()
-    leader = cluster.leader()
+    leader = begin(cluster)
     stranger = NatsConnection(cluster.port(leader))
     answer = stranger.request(f"_STAN.raft.{CLUSTER}.node.remove", b"n1")
     assert answer is None or answer.payload == b""
