@@ -12,7 +12,7 @@ from ftstan.base.states import ClusterRole
 from ftstan.ft.health import GroupVerdict, Health
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ftstan.base.states import NodeStatus
 
@@ -63,14 +63,31 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> GroupVerdict:
         for n in nodes
         if n.node_id in known and n.role != ClusterRole.LEADER and not can_lead(n)
     ]
-    copies = leader.clustering.copies if leader and leader.clustering else 0
-    if 0 < copies < COPIES:
-        problems.append(f"{copies} of {COPIES} copies of the log are whole")
+    if leader is not None:
+        problems += _short_of_copies(leader)
     if nodes and len(nodes) < expect:
         problems.append(f"{len(nodes)} of {expect} nodes answered")
     if leader is None:
         return GroupVerdict(Health.UNSERVED, tuple(problems))
     return GroupVerdict(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))
+
+
+def judge_alone(node: NodeStatus) -> GroupVerdict:
+    """Judge a node by what it says itself, without the others."""
+    if can_lead(node):
+        return GroupVerdict(Health.HEALTHY, ())
+    if node.role == ClusterRole.FOLLOWER:
+        return GroupVerdict(Health.DEGRADED, (f"this node does not follow: {node.activity}",))
+    if node.role != ClusterRole.LEADER or not node.serving:
+        return GroupVerdict(Health.UNSERVED, (f"this node is {node.activity}",))
+    problems = tuple(_short_of_copies(node))
+    return GroupVerdict(Health.DEGRADED if problems else Health.HEALTHY, problems)
+
+
+def _short_of_copies(leader: NodeStatus) -> Iterator[str]:
+    copies = leader.clustering.copies if leader.clustering is not None else 0
+    if 0 < copies < COPIES:
+        yield f"{copies} of {COPIES} copies of the log are whole"
 
 
 def can_lead(node: NodeStatus) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from ftstan.base.errors import RefusedError
 from ftstan.base.states import Clustering, NodeStatus
-from ftstan.cluster.health import find_leader, find_successor, judge, members
+from ftstan.cluster.health import find_leader, find_successor, judge, judge_alone, members
 from ftstan.ft.health import Health
 
 THREE = ("a", "b", "c")
@@ -114,6 +114,36 @@ def test_who_cannot_lead_is_refused(word: str, text: str) -> None:
     with pytest.raises(RefusedError) as raised:
         find_successor(nodes, LEADER, word)
     assert raised.value.text == text
+
+
+@pytest.mark.parametrize(
+    ("one", "health", "problems"),
+    [
+        (LEADER, Health.HEALTHY, ()),
+        (node("b"), Health.HEALTHY, ()),
+        (
+            replace(LEADER, clustering=Clustering("leading", "a", copies=1)),
+            Health.DEGRADED,
+            ("1 of 3 copies of the log are whole",),
+        ),
+        (
+            node("b", trouble="it has another log"),
+            Health.DEGRADED,
+            ("this node does not follow: it has another log",),
+        ),
+        (node("b", "Candidate"), Health.UNSERVED, ("this node is following",)),
+        (
+            replace(LEADER, serving=False, phase="recovering"),
+            Health.UNSERVED,
+            ("this node is recovering",),
+        ),
+    ],
+)
+def test_a_node_says_how_it_is_without_the_others(
+    one: NodeStatus, health: Health, problems: tuple[str, ...]
+) -> None:
+    verdict = judge_alone(one)
+    assert (verdict.health, verdict.problems) == (health, problems)
 
 
 def test_a_leader_alone_has_no_successor() -> None:
