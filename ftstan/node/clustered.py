@@ -50,7 +50,7 @@ _LOOK_S: Final = 2.0
 _QUIET_AFTER_S: Final = 3.0
 #: How long other nodes have to say that they follow, before this one steps down.
 _ASK_S: Final = 0.5
-PREVIEW: Final = "cluster: clustering is a preview in this version (docs/clustering.md)"
+PREVIEW: Final = "cluster: clustering is a preview in this version, see docs/clustering.md"
 SHARED: Final = (
     "cluster: the log shares an account with other users: deny clients $JS.> and _FTSTAN.> "
     "(docs/clustering.md)"
@@ -380,12 +380,16 @@ class ClusterNode:
         if not is_in and node not in self._access.members:
             # Nobody is left of that name, as was asked: the original says so, too.
             return b"+OK"
-        what = f"{'adding' if is_in else 'removing'} node {json.dumps(node, ensure_ascii=False)}"
+        shown = json.dumps(node, ensure_ascii=False)
         try:
             await self.change_node(node, is_in=is_in)
         except FtstanError as error:
-            log.stream.error(f"Error {what}: {error.text}")
-            return f"-ERR {what}: {error.text}".encode()
+            if is_in:
+                log.stream.error(f"Error adding node {shown}: {error.text}")
+            else:
+                log.stream.error(f"Error removing node {shown}: {error.text}")
+            what = "adding" if is_in else "removing"
+            return f"-ERR {what} node {shown}: {error.text}".encode()
         return b"+OK"
 
     # ---- stopping
