@@ -9,10 +9,11 @@ nobody leads, 3 it could not be asked or carried out.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import Request, Verb
@@ -28,12 +29,14 @@ from ftstan.cluster import health
 from ftstan.cluster.health import find_leader, find_successor, judge
 from ftstan.ft.health import Health
 from ftstan.ft.subjects import question_subject
+from ftstan.nats.clustered import LOG_USER, read_log_password
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ftstan.base.states import NodeStatus
+    from ftstan.ft.ownership import StoreOwner
 
 _LOOK_EVERY_S = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
@@ -292,4 +295,56 @@ def _change(arguments: argparse.Namespace, verb: Verb) -> int:
     return _with_nodes(arguments, work)
 
 
-_COMMANDS = {"status": _status, "stepdown": _stepdown, "add": _add, "remove": _remove}
+# ---- backup
+# --------------------------------------------------------------------------------------------------
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    # Late: the other verbs need no store.
+    from ftstan.base.clock import SystemClock  # noqa: PLC0415
+    from ftstan.cluster.backup import back_up  # noqa: PLC0415
+    from ftstan.cluster.jetstream import JetStream  # noqa: PLC0415
+    from ftstan.nats.link import Link  # noqa: PLC0415
+
+    options = link_options(arguments)
+    if arguments.log_path:
+        options = replace(options, user=LOG_USER, password=read_log_password(arguments.log_path))
+    clock = SystemClock()
+    link = Link(arguments.server.split(","), name="ftstanctl", options=options, clock=clock)
+    js = JetStream(link, clock)
+    try:
+        js.connect(BUSY_S)
+        made = back_up(
+            *(js, arguments.cluster, arguments.target),
+            node=arguments.node,
+            seconds=arguments.timeout,
+            clock=clock,
+            owning=_owned,
+        )
+    finally:
+        js.close()
+    if arguments.output == "json":
+        print_json({"target": arguments.target, **asdict(made)})
+    else:
+        say(
+            f"{arguments.target}: {made.messages} messages in {made.channels} channels of node "
+            f"{made.node}, up to entry {made.entry} of the log"
+        )
+    return EXIT_DONE
+
+
+@contextlib.contextmanager
+def _owned(path: str) -> Iterator[StoreOwner]:
+    from ftstan.cli.store_owner import owning  # noqa: PLC0415
+
+    with owning(path) as (owner, _):
+        yield owner
+
+
+_COMMANDS = {
+    "status": _status,
+    "stepdown": _stepdown,
+    "add": _add,
+    "remove": _remove,
+    "backup": _backup,
+}

@@ -160,6 +160,19 @@ def log_login(options: ServerOptions) -> tuple[str, str]:
     return LOG_USER, _password(log_path(options))
 
 
+def read_log_password(directory: str) -> str:
+    """The password of the log, for a tool beside a node's log path. Raises ``ConfigError``."""
+    path = os.path.join(directory, _LOGIN_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the login of the log cannot be read: {path}: {error}",
+            hint="give --log-path the -cluster_log_path of a node on this host, as its user",
+        ) from error
+
+
 def _password(directory: str) -> str:
     """Drawn at the first start, and kept where operators can read it, too."""
     path = os.path.join(directory, _LOGIN_FILE)

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.cluster.names import stream_name
-from tests.ft.client import NatsConnection
+from tests.ft.client import NatsConnection, StanClient
 from tests.ft.cluster import NODES, Cluster
 from tests.ft.load import CHANNEL
 from tests.ft.operator import Said, run
 from tests.ft.test_clustered import api, client_of, read_all, stream_leader
-from tests.processes import CLUSTER, HOST, until
+from tests.oracle.gostore import read_store
+from tests.processes import CLUSTER, HOST, READY, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.processes import Stage
 
@@ -255,7 +257,8 @@ def test_the_requests_of_the_original_add_and_remove_nodes(stage: Stage) -> None
     removed, other = cluster.others(leader)
     assert ask("remove", removed.encode()) == b"+OK"
     assert f'Removed node "{removed}"' in cluster.servers[leader].text()
-    said = wait_for_status(cluster, leader, lambda said: said.json["members"] == [leader, other])
+    left = sorted([leader, other])
+    said = wait_for_status(cluster, leader, lambda said: said.json["members"] == left)
     assert said.status == 0
     assert ask("add", removed.encode()) == b"+OK"
     # It remembers, also over a restart.
@@ -280,3 +283,47 @@ def test_nobody_hears_those_requests_without_the_option(stage: Stage) -> None:
     answer = stranger.request(f"_STAN.raft.{CLUSTER}.node.remove", b"n1")
     assert answer is None or answer.payload == b""
     assert status(cluster, leader).json["members"] == list(NODES)
+
+
+def test_a_backup_holds_what_the_cluster_has_and_serves_alone(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    leader = begin(cluster)
+    client = client_of(cluster, leader, "one")
+    durable = client.subscribe(CHANNEL, durable=b"d", acks=False, ack_wait=60)
+    client.publish(CHANNEL, *(b"%d" % number for number in range(300)))
+    client.nats.pump(lambda: durable.has(1), "a message")
+    cluster.wait_until_level()
+    target = stage.directory / "backup"
+    login = ("--log-path", str(cluster.log(leader)))
+    for words, text in (
+        ((str(cluster.store(leader)), *login), "is not empty"),
+        ((str(target), *login, "--node", "nobody"), "node nobody cannot be copied now"),
+        ((str(target), "--log-path", str(stage.directory)), "the login of the log cannot be read"),
+        # Clients do not reach the log.
+        ((str(target),), "no node answers that could be copied"),
+    ):
+        refused = operate(cluster, leader, "backup", *words)
+        assert (refused.status, refused.out) in ((1, ""), (3, "")), refused
+        assert text in refused.err
+    assert not target.exists()
+    assert not (stage.directory / "backup.unfinished").exists()
+    said = operate(cluster, leader, "backup", str(target), *login, "--output", "json")
+    assert said.status == 0, said
+    assert said.json["node"] in cluster.others(leader)
+    assert (said.json["channels"], said.json["messages"]) == (1, 300)
+    cluster.stop()
+    copied = read_store(target).channels[CHANNEL]
+    data = [m.data for m in copied.messages.values()]
+    assert data == [b"%d" % number for number in range(300)]
+    ours, theirs = contents_of(target), contents_of(cluster.store(leader))
+    assert ours == theirs
+    alone = stage.server("alone", "-store", "file", "-dir", str(target))
+    alone.wait_for(READY)
+    reader = StanClient(alone.port, "two")
+    reader.connect()
+    assert list(reader.read_all(CHANNEL).values())[:300] == data
+
+
+def contents_of(store: Path) -> list[tuple[int, int, bytes]]:
+    channel = read_store(store).channels[CHANNEL]
+    return [(m.sequence, m.timestamp, m.data) for m in channel.messages.values()]

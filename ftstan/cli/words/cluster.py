@@ -32,6 +32,14 @@ _COMMANDS = (
         "remove a node: nobody waits for it any more, and it cannot lead",
         ("cluster remove c --dir /data/stan", "cluster remove c --yes --admin-key stan.key"),
     ),
+    (
+        "backup",
+        "copy the store of a node into a new directory, while the cluster serves",
+        (
+            "cluster backup /backup/stan --log-path /data/log",
+            "cluster backup /backup/stan --node c --log-path /data/log --output json",
+        ),
+    ),
 )
 
 
@@ -78,6 +86,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     for verb in ("add", "remove"):
         added[verb].add_argument("node", metavar="NODE", help="its -cluster_node_id")
+    added["backup"].add_argument(
+        "target", metavar="TARGET", help="a directory that does not exist, or is empty"
+    )
+    added["backup"].add_argument(
+        "--node", default="", metavar="NODE", help="whose store (default: a follower's)"
+    )
+    added["backup"].add_argument(
+        "--log-path",
+        default="",
+        metavar="DIR",
+        help="the -cluster_log_path of a node here, for the login of the log (not with external "
+        "NATS servers)",
+    )
     for verb in ("stepdown", "add", "remove"):
         add_key_options(added[verb])
     for verb in ("stepdown", "remove"):

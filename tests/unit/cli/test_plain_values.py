@@ -196,7 +196,7 @@ ALONE = (
 )  # fmt: skip
 #: They need a NATS server, or storage to attack: tests with such run them. What completion prints
 #: is a program.
-ELSEWHERE = {"pub", "sub", "bench", "check-store", "completion"}
+ELSEWHERE = {"pub", "sub", "bench", "check-store", "completion", "cluster backup"}
 
 
 def raw(text: str) -> list[str]:
