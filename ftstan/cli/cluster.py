@@ -328,7 +328,7 @@ def _backup(arguments: argparse.Namespace) -> int:
     else:
         say(
             f"{arguments.target}: {made.messages} messages in {made.channels} channels of node "
-            f"{made.node}, up to entry {made.entry} of the log"
+            f"{made.node}, up to entry {made.entry}"
         )
     return EXIT_DONE
 
