@@ -67,7 +67,7 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 # recorded waits or thousands of histories.
 DATABASE_TESTS := $(wildcard tests/contract/test_sql_*.py) tests/oracle/test_gosql.py
 SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
-	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_drill.py) \
+	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered*.py tests/ft/test_demo*.py tests/ft/test_drill.py) \
 	$(wildcard tests/ft/test_sql_*.py) $(DATABASE_TESTS) tests/compat/test_quick_starts.py
 RECORDED_TESTS := tests/compat/players
 # What needs a network file system of its own: "make test-gluster".
@@ -167,6 +167,7 @@ soak-model: build
 	$(BIN)/python -m tests.model $(SEED)
 
 # ARGS="--store postgres" or "--store mysql": the pair on a private database server; it needs the server's package.
+# ARGS="--clustered": three nodes of a replicated cluster in place of the pair.
 demo: $(RUNS) node_modules/.package-lock.json
 	@case '$(ARGS)' in *postgres*|*mysql*) $(PIP) 'ftstan[sql]' ;; esac
 	$(BIN)/python -m demo $(ARGS)

@@ -16,6 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from demo.clustered import ClusterScenario
 from demo.database import Database, require_library
 from demo.report import table
 from demo.scenario import LOAD, Places, Scenario
@@ -42,7 +43,10 @@ _OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "out")
 
 def main() -> int:
     """Run the demo and return its exit status."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    if options.clustered and options.store != "file":
+        parser.error("--clustered: each node has a directory of its own, so no --store")
     signal.signal(signal.SIGTERM, _interrupt)
     clock = SystemClock()
     screen = Screen(clock)
@@ -57,7 +61,8 @@ def main() -> int:
             require_library(database.driver)
             screen.say(f"starting a private {options.store} server")
             database.start()
-        scenario = Scenario(places, screen, clock, max(options.seconds, MIN_SECONDS), database)
+        kind = ClusterScenario if options.clustered else Scenario
+        scenario = kind(places, screen, clock, max(options.seconds, MIN_SECONDS), database)
         scenario.play()
         has_played = True
     except KeyboardInterrupt:
@@ -81,7 +86,8 @@ def main() -> int:
             if not has_played:
                 database.remove()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    status = _judge(places, screen, keep=options.keep, store=options.store)
+    store = "clustered" if options.clustered else options.store
+    status = _judge(places, screen, keep=options.keep, store=store)
     if database is not None:
         if status == EXIT_CLEAN and not options.keep:
             database.remove()
@@ -115,10 +121,13 @@ def _judge(places: Places, screen: Screen, *, keep: bool, store: str = "file") -
 def about(places: Places, store: str = "file") -> list[tuple[str, str]]:
     """When, where and with what the demo was played."""
     where = "one datastore on local storage" if store == "file" else f"one {store} database"
+    servers = f"two of ftstan {__version__}, {where}"
+    if store == "clustered":
+        servers = f"three of ftstan {__version__}, a datastore and a copy of the log each"
     began = min((record.t for record in ledger.read(places.ledger)), default=0)
     return [
         ("played", f"{clock_text(began)} UTC on {socket.gethostname()}"),
-        ("servers", f"two of ftstan {__version__}, {where}"),
+        ("servers", servers),
         ("load", LOAD),
     ]
 
@@ -135,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=("file", "postgres", "mysql"),
         default="file",
         help="what the pair shares: a directory, or a database of a private server (file)",
+    )
+    parser.add_argument(
+        "--clustered", action="store_true", help="three nodes of a replicated cluster, no pair"
     )
     parser.add_argument(
         "--keep", action="store_true", help="keep the datastore of a clean run, too"

@@ -23,6 +23,7 @@ GROUP = "demo-group"
 CHANNEL = "demo"
 HTTP_TIMEOUT = 1.0
 STOP_TIMEOUT = 15.0
+STEPPED_DOWN = 75
 
 #: What the two nodes of one run show each other.
 _ROUTES_PASSWORD = secrets.token_hex(16)
@@ -40,13 +41,15 @@ def _ended(what: str, child: Child) -> DemoError:
     return DemoError(f"{what} ended by itself with status {status}", hint=f"see {child.log}")
 
 
-def _settings_file(log: str, own: int, other: int, streaming: str) -> str:
+def _settings_file(log: str, routes: tuple[int, ...], streaming: str) -> str:
     """Path of a configuration beside ``log``: a password on a command line would be in the list of
     processes.
     """
     path = f"{log}.conf"
+    own, *others = routes
+    urls = ", ".join(f'"nats://{LOOPBACK}:{other}"' for other in others)
     text = (
-        f'cluster {{ listen: "{LOOPBACK}:{own}", routes: ["nats://{LOOPBACK}:{other}"],'
+        f'cluster {{ listen: "{LOOPBACK}:{own}", routes: [{urls}],'
         f' authorization {{ user: routes, password: "{_ROUTES_PASSWORD}" }} }}\n{streaming}'
     )
     with open(
@@ -57,10 +60,11 @@ def _settings_file(log: str, own: int, other: int, streaming: str) -> str:
 
 
 class Node:
-    """One ftstan server of the pair: command line, role, signals.
+    """One ftstan server: command line, role, signals.
 
-    ``store``: the words that say where it keeps messages; ``streaming``: that half of its
-    configuration.
+    ``store``: the words that say where it keeps messages; ``routes``: its own port and those that
+    it connects to; ``streaming``: that half of its configuration; ``mode``: words that say what it
+    is, by default a member of the pair.
     """
 
     def __init__(
@@ -70,20 +74,21 @@ class Node:
         store: list[str],
         log: str,
         port: int,
-        routes: tuple[int, int],
+        routes: tuple[int, ...],
         monitor_port: int,
         streaming: str = "streaming { }\n",
+        mode: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.port = port
         self.log = log
         self._monitor_port = monitor_port
-        own_route, other_route = routes
         self._words = [
             *(sys.executable, "-m", "ftstan.cli.server"),
-            *("-cid", CLUSTER, *store, "-ft_group", GROUP, "-ft_member", name),
+            *("-cid", CLUSTER, *store),
+            *(mode or ("-ft_group", GROUP, "-ft_member", name)),
             *("-a", LOOPBACK, "-p", str(port), "-m", str(monitor_port), "-l", log),
-            *("-c", _settings_file(log, own_route, other_route, streaming)),
+            *("-c", _settings_file(log, routes, streaming)),
         ]
         self._child: Child | None = None
 
@@ -136,22 +141,36 @@ class Node:
         status, body = fetch(self._monitor_port, "/streaming/serverz", HTTP_TIMEOUT)
         return str(json.loads(body)["state"]) if status == http.HTTPStatus.OK else ""
 
+    @property
+    def has_stepped_down(self) -> bool:
+        """Tell whether it has ended to be started again by its supervisor."""
+        child = self._child
+        return child is not None and not child.running and child.returncode == STEPPED_DOWN
+
+    def leads(self) -> bool:
+        """Ask ``/streaming/ftz`` whether it leads a cluster; false also when nobody answers."""
+        status, body = fetch(self._monitor_port, "/streaming/ftz", HTTP_TIMEOUT)
+        said = json.loads(body) if status == http.HTTPStatus.OK else {}
+        return said.get("role") == "Leader" and bool(said.get("serving"))
+
     def last_lines(self) -> list[str]:
         """Return the end of its log."""
         return self._child.last_lines() if self._child is not None else []
 
 
 class Command:
-    """One ``ftstanctl ft``, asked through the NATS server of ``node``.
+    """One ``ftstanctl ft``, or another ``noun``, asked through the NATS server of ``node``.
 
     What it says goes to ``log``.
     """
 
-    def __init__(self, verb: str, *words: str, node: Node, log: str) -> None:
+    def __init__(self, verb: str, *words: str, node: Node, log: str, noun: str = "ft") -> None:
         self.log = log
+        self._noun = noun
         self._verb = verb
-        where = ["--server", node.url, "--cluster", CLUSTER, "--group", GROUP]
-        asked = [sys.executable, "-m", "ftstan.cli.ctl", "ft", verb, *where, *words]
+        group = ("--group", GROUP) if noun == "ft" else ()
+        where = ["--server", node.url, "--cluster", CLUSTER, *group]
+        asked = [sys.executable, "-m", "ftstan.cli.ctl", noun, verb, *where, *words]
         self._child = Child(asked, log, directory=_ROOT)
 
     def done(self) -> bool:
@@ -164,8 +183,15 @@ class Command:
         if self._child.returncode != 0:
             said = " ".join(self.said())
             status = self._child.returncode
-            raise DemoError(f"ftstanctl ft {self._verb} ended with status {status}: {said}")
+            raise DemoError(
+                f"ftstanctl {self._noun} {self._verb} ended with status {status}: {said}"
+            )
         return True
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, ``None`` while it runs."""
+        return self._child.returncode
 
     def said(self) -> list[str]:
         """Return what it printed."""

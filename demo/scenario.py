@@ -92,6 +92,10 @@ class Scenario:
     ``end`` leaves no child behind, whatever happened.
     """
 
+    faults: tuple[str, ...] = FAULTS
+    noun = "ft"
+    """What ``ftstanctl`` is asked with."""
+
     def __init__(
         self,
         places: Places,
@@ -105,9 +109,9 @@ class Scenario:
         self._database = database
         self._screen = screen
         self._clock = clock
-        self._pause = seconds / (len(FAULTS) + 1)
+        self._pause = seconds / (len(self.faults) + 1)
         self._ledger = Writer(places.ledger_file("runner"))
-        self._nodes = self._pair()
+        self._nodes = self._make_nodes()
         self._active = self._nodes[0]
         self._epoch = 0
         self._scripts: dict[str, Script] = {}  # those that must be running
@@ -115,13 +119,13 @@ class Scenario:
         self._commands: list[Command] = []
 
     def play(self) -> None:
-        """Start everything, take the active away five times under load, and let the clients
+        """Start everything, take the active away again and again under load, and let the clients
         finish.
         """
         self._begin()
-        for fault in FAULTS:
+        for fault in self.faults:
             self._load()
-            self._take_away(fault)
+            self._befall(fault)
         self._load()
         self._finish()
 
@@ -151,16 +155,13 @@ class Scenario:
         began_us = self._now_us()
         for node in self._nodes:
             node.start()
-        self._screen.say(
-            f"started nodes A and B on one {'database' if self._database else 'datastore'}"
-        )
+        self._screen.say(self._started())
         self._wait(
             "a node to become active",
             READY_TIMEOUT,
-            lambda: any(node.is_active() for node in self._nodes),
+            lambda: self._found_active() is not None,
         )
         active_us = self._now_us()
-        self._active = next(node for node in self._nodes if node.is_active())
         self._wait_for_standby()
         self._show_status()
         self._start("publisher", rate=str(RATE))
@@ -168,10 +169,14 @@ class Scenario:
         acks = Tail(self._places.ledger_file("publisher"))
         self._new_epoch(Fault(began_us, 0, "", "start"), active_us, acks)
 
+    def _befall(self, fault: str) -> None:
+        """Let it happen."""
+        self._take_away(fault)
+
     def _take_away(self, fault: str) -> None:
         self._scripts.pop(f"reader {self._epoch}").stop()
         victim = self._active
-        heir = self._other()
+        heir = self._heir()
         acks = Tail(self._places.ledger_file("publisher"))
         acks.skip()
         done = Fault(self._now_us(), self._epoch, victim.name, fault)
@@ -180,13 +185,12 @@ class Scenario:
         def taken() -> bool:
             if asked is not None:
                 asked.done()  # who was refused need not be waited for
-            return heir.is_active()
+            return self._found_active(but=victim) is not None
 
-        self._wait(f"{heir.name} to take over", TAKEOVER_TIMEOUT, taken, but=victim, poll=FINE_POLL)
-        self._active = heir
+        self._wait("a takeover", TAKEOVER_TIMEOUT, taken, but=victim, poll=FINE_POLL)
         active_us = self._now_us()
         if asked is not None:
-            done = self._asked_at(done, heir, active_us)
+            done = self._asked_at(done, self._active, active_us)
         self._ledger.write(done)
         self._new_epoch(done, active_us, acks, but=victim)
         victim.wait_for_end()
@@ -211,11 +215,14 @@ class Scenario:
         Gives the command that was asked to, if it was a command.
         """
         if fault == SWITCHOVER:
-            self._screen.say(f"ftstanctl ft switchover: {victim.name} is asked to hand over")
-            return self._ctl("switchover", *self._places.key_words(self._database), node=heir)
+            return self._command(victim, heir)
         victim.signal(_SIGNALS[fault])
         self._screen.say(f"sent {_SIGNALS[fault].name} to {victim.name}, the active node")
         return None
+
+    def _command(self, victim: Node, heir: Node) -> Command:
+        self._screen.say(f"ftstanctl ft switchover: {victim.name} is asked to hand over")
+        return self._ctl("switchover", *self._places.key_words(self._database), node=heir)
 
     def _new_epoch(self, fault: Fault, active_us: int, acks: Tail, but: Node | None = None) -> None:
         ack_us = self._first_ack(acks, active_us, but)
@@ -267,7 +274,7 @@ class Scenario:
 
     def _ctl(self, verb: str, *words: str, node: Node) -> Command:
         log = self._places.log(f"ftstanctl-{len(self._commands)}-{verb}")
-        command = Command(verb, *words, node=node, log=log)
+        command = Command(verb, *words, node=node, log=log, noun=self.noun)
         self._commands.append(command)
         return command
 
@@ -281,7 +288,21 @@ class Scenario:
         self._screen.say("ftstanctl ft status")
         self._answer(self._ctl("status", "--expect", str(len(self._nodes)), node=self._active))
 
-    def _pair(self) -> tuple[Node, Node]:
+    def _started(self) -> str:
+        return f"started nodes A and B on one {'database' if self._database else 'datastore'}"
+
+    def _is_active(self, node: Node) -> bool:
+        return node.is_active()
+
+    def _found_active(self, but: Node | None = None) -> Node | None:
+        """The active node from now on, if there is one."""
+        for node in self._nodes:
+            if node is not but and self._is_active(node):
+                self._active = node
+                return node
+        return None
+
+    def _make_nodes(self) -> tuple[Node, ...]:
         port_a, port_b, route_a, route_b, monitor_a, monitor_b = free_ports(6)
         store = self._places.store_words(self._database)
         log = self._places.log
@@ -304,7 +325,8 @@ class Scenario:
             ),
         )
 
-    def _other(self) -> Node:
+    def _heir(self) -> Node:
+        """Who is to follow, or one of them."""
         return self._nodes[1] if self._active is self._nodes[0] else self._nodes[0]
 
     def _start(self, name: str, script: str = "", **more: str) -> None:
@@ -321,7 +343,7 @@ class Scenario:
         self._start(name, "reader.js", reader=name.replace(" ", "-"), epoch=str(self._epoch))
 
     def _wait_for_standby(self) -> None:
-        other = self._other()
+        other = self._heir()
         self._wait(
             f"{other.name} to stand by", READY_TIMEOUT, lambda: other.state() == "FT_STANDBY"
         )
@@ -365,11 +387,14 @@ class Scenario:
                 raise DemoError(f"waited {timeout:.0f} s for {what}, in vain")
             for node in self._nodes:
                 if node is not but:
-                    node.require_alive()
+                    self._require_alive(node)
             for script in self._scripts.values():
                 script.require_alive()
             self._look()
             time.sleep(poll)
+
+    def _require_alive(self, node: Node) -> None:
+        node.require_alive()
 
     def _look(self) -> None:
         """Renew the progress line."""

@@ -20,7 +20,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from ftstan.base.errors import WireError
-from ftstan.base.states import Lag, NodeStatus, Recovery
+from ftstan.base.states import Clustering, Lag, NodeStatus, Recovery
 
 T = TypeVar("T")
 
@@ -62,6 +62,9 @@ class Verb(enum.StrEnum):
     RELOAD = "reload"
     DRAIN = "drain"
     ROTATE = "key-rotate"
+    STEP_DOWN = "cluster-stepdown"
+    ADD_NODE = "cluster-add"
+    REMOVE_NODE = "cluster-remove"
 
     @property
     def changes(self) -> bool:
@@ -108,7 +111,8 @@ class Request:
     ``at_ns`` is for ``PLAN``: when to hand over (Unix nanoseconds), 0 or less to end such a plan. A
     verb of its own: a member that does not know it must not hand over at once.
 
-    ``on`` is for ``mixed``, ``count`` for ``history``.
+    ``on`` is for ``mixed``, ``count`` for ``history``. ``to`` of ``STEP_DOWN`` is the id of a node
+    of the cluster, as ``name`` of ``ADD_NODE`` and ``REMOVE_NODE``.
 
     ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of
     ``CLIENT`` and ``KICK``; ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``. Lists go on behind
@@ -326,7 +330,10 @@ def _status(values: object) -> NodeStatus:
         )
     parts = {
         name: _build(kind, values[name])
-        for name, kind in (("warm_lag", Lag), ("recovery", Recovery))
+        for name, kind in (
+            *(("warm_lag", Lag), ("recovery", Recovery)),
+            ("clustering", Clustering),
+        )
         if values.get(name) is not None
     }
     return _build(NodeStatus, values | parts)
@@ -353,6 +360,8 @@ _CHECKS: dict[str, Any] = {
     "float | None": lambda v: v is None or _is_float(v),
     "Lag | None": lambda v: v is None or isinstance(v, Lag),
     "Recovery": lambda v: isinstance(v, Recovery),
+    "Clustering | None": lambda v: v is None or isinstance(v, Clustering),
+    "tuple[str, ...]": lambda v: isinstance(v, list) and all(isinstance(w, str) for w in v),
 }
 
 
@@ -368,7 +377,7 @@ def _build(kind: type[T], values: object) -> T:
         if needed <= set(found) and all(
             _CHECKS[known[name]](value) for name, value in found.items()
         ):
-            return kind(**found)
+            return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
     raise WireError(
         "an answer lacks fields, or has them in another type",
         hint="use an ftstanctl of the same release",

@@ -157,7 +157,7 @@ class AdminService:
 def _details(request: Request) -> str:
     if request.verb is Verb.MIXED:
         return " on" if request.on else " off"
-    if request.verb.administers:
+    if request.verb.administers and not request.to:
         shown = request.name.encode("unicode_escape").decode()
         return (f' "{shown}"' if request.name else "") + (
             " with its subscriptions"

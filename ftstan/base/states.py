@@ -75,6 +75,28 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Clustering:
+    """A node of a cluster and the log, as it sees them.
+
+    ``stage``: what it does with the log, in words. ``leader``: the node that leads by the last
+    leader record that it has read. ``read``: the last entry that it has read or written,
+    ``stored``: up to which entry its store is complete and synced, ``seen``: the furthest entry
+    that it has heard of. ``trouble``: why it does not follow. ``members``: the nodes that it knows
+    of. ``copies``: whole copies of the log among JetStream's three, as a leader saw them last; 0 if
+    it does not know.
+    """
+
+    stage: str = ""
+    leader: str = ""
+    read: int = 0
+    stored: int = 0
+    seen: int = 0
+    trouble: str = ""
+    members: tuple[str, ...] = ()
+    copies: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node, as it sees itself: made by ``node/status.py``, rendered by whatever shows a node.
 
@@ -88,7 +110,8 @@ class NodeStatus:
     after. ``storage_late``: it owns the store, and sends no heartbeats because storage is late.
     ``name`` is the member's, which a restart keeps; empty from releases that had none.
     ``switchover_at_ns``: when it is to hand over (Unix nanoseconds), 0 for no such plan.
-    ``role`` and ``node_id``: of a node of a replicated cluster, empty for others.
+    ``role`` and ``node_id``: of a node of a replicated cluster, empty for others; ``clustering``:
+    ``None`` for others, and for one that has not recovered yet.
     """
 
     cluster: str
@@ -119,6 +142,7 @@ class NodeStatus:
     recovery: Recovery = Recovery()
     name: str = ""
     switchover_at_ns: int = 0
+    clustering: Clustering | None = None
 
     @property
     def called(self) -> str:
@@ -147,6 +171,8 @@ class NodeStatus:
             return "waiting for storage"
         if self.serving:
             return "serving"
+        if self.clustering is not None and self.phase == Phase.FOLLOWING:
+            return self.clustering.trouble or self.clustering.stage
         if self.phase == Phase.BACKING_OFF:
             return f"{self.phase} {self.trouble}".rstrip()
         if self.phase == Phase.RECOVERING and self.recovery.channels < self.recovery.of:

@@ -147,7 +147,7 @@ def read_admin_key(arguments: argparse.Namespace) -> bytes:
     if key is None:
         raise StoreError(
             f"{path} does not exist",
-            hint="a datastore's first active makes it; check --dir, --admin-key",
+            hint="a datastore's first active, or leader, makes it; check --dir, --admin-key",
         )
     return key
 

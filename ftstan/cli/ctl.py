@@ -158,6 +158,24 @@ def _ft() -> Command:
     )
 
 
+def _cluster() -> Command:
+    from ftstan.cli.words import cluster, servers  # noqa: PLC0415
+
+    return Command(
+        _run("cluster"),
+        {
+            servers.EXIT_DONE: "done; status: one node leads, and all others follow",
+            servers.EXIT_REFUSED: "refused, and nothing has changed; status: degraded",
+            servers.EXIT_UNSERVED: "nobody leads",
+            servers.EXIT_CANNOT_ASK: "could not be asked or carried out",
+            EXIT_USAGE: WRONG_WORDS,
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
+        cluster.configure,
+        failed=servers.EXIT_CANNOT_ASK,
+    )
+
+
 def _pub() -> Command:
     from ftstan.cli.words import client, pub  # noqa: PLC0415
 
@@ -294,6 +312,11 @@ COMMANDS = {
         "look at a fault-tolerant group and steer it",
         _ft,
         ("ft status --group orders", "ft history --group orders --count 5"),
+    ),
+    "cluster": Entry(
+        "look at a replicated cluster and steer it",
+        _cluster,
+        ("cluster status", "cluster stepdown --to b --dir /data/stan"),
     ),
     "pub": Entry(
         "publish messages",

@@ -23,6 +23,7 @@ from ftstan.cluster.purging import KnownNodes
 from ftstan.cluster.replica import Replica
 from ftstan.cluster.steward import Steward
 from ftstan.cluster.store import ClusterStore
+from ftstan.cluster.time import LeaderClock
 from ftstan.config.limits import Limits
 from ftstan.ft.access import FileAccess
 from ftstan.ft.owned import OwnedAccess
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable
 
+    from ftstan.cluster.checkpoint import Checkpoint
     from ftstan.cluster.replica import LocalChannel
     from ftstan.ft.watch import Watch
     from ftstan.nats.link import Link
@@ -62,6 +64,8 @@ class ClusterAccess(OwnedAccess):
         self._log: ReplicatedLog | None = None
         self._follower: Follower | None = None
         self._leading: ClusterStore | None = None
+        self._time = LeaderClock(context.clock)
+        self._nodes = KnownNodes(self.log_path, self._founders(), self._changes)
         self.source: CopySource | None = None
         """What other nodes copy this one's store from, once it is recovered."""
 
@@ -88,7 +92,7 @@ class ClusterAccess(OwnedAccess):
         """
         context = self._context
         options = context.options
-        self._store = self._inner.open()
+        self._store = self._inner.open(self._time)
         limits = Limits(options.limits)
         self._store.set_limits(limits)
         recovered = self._store.recover()
@@ -107,7 +111,9 @@ class ClusterAccess(OwnedAccess):
             file=self._file,
             store_id=store_id,
         )
-        at, seen = self._position(recovered, replica, store_id)
+        checkpoint = self._file.read()
+        replica.nodes = checkpoint.nodes if checkpoint is not None else {}
+        at, seen = self._position(checkpoint, recovered, replica, store_id)
         replica.start_at(at, seen)
         js = JetStream(link, context.clock, (beat_subject(options.cluster_id),))
         rlog = ReplicatedLog(js, options.cluster_id, context.clock, context.stopping)
@@ -117,6 +123,7 @@ class ClusterAccess(OwnedAccess):
             node_id=self.node_id,
             founders=self._founders(),
             elected=elected,
+            time=self._time,
         )
         js.on_message = follower.hear
         self._replica = replica
@@ -146,19 +153,47 @@ class ClusterAccess(OwnedAccess):
         js = JetStream(link, context.clock)
         cluster_id = context.options.cluster_id
         rlog = ReplicatedLog(js, cluster_id, context.clock, context.stopping)
-        nodes = KnownNodes(self.log_path, self._founders())
         return Steward(
-            *(js, rlog, context.clock, nodes),
+            *(js, rlog, context.clock, self._nodes),
             cluster_id=cluster_id,
             server=server,
             most=context.options.cluster.log_max_bytes,
         )
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The nodes of the cluster, as this one knows them. Any thread may ask."""
+        return tuple(sorted(self._nodes.members))
+
+    def is_removed(self, node: str) -> bool:
+        """Whether somebody removed it, and nobody added it again."""
+        return self._nodes.is_removed(node)
+
+    @property
+    def replica(self) -> Replica | None:
+        """What the log has added up to on this node, ``None`` before it has recovered."""
+        return self._replica
+
+    @property
+    def leader(self) -> str:
+        """The node that leads, by the last leader record that was read; empty for none."""
+        return self._log.at.leader if self._log is not None else ""
+
+    def _changes(self) -> dict[str, bool]:
+        return self._replica.nodes if self._replica is not None else {}
+
+    def change_node(self, node: str, *, is_in: bool) -> None:
+        """Add a node to the cluster, or remove it; returns when a majority has that word.
+
+        On the data plane's thread of the node that leads. Raises ``FencedError``.
+        """
+        assert self._leading is not None
+        self._leading.change_node(node, is_in=is_in)
+
     def _position(
-        self, recovered: Recovered, replica: Replica, store_id: str
+        self, checkpoint: Checkpoint | None, recovered: Recovered, replica: Replica, store_id: str
     ) -> tuple[Position, int]:
         """Up to where the store is complete, and the furthest entry that was heard of."""
-        checkpoint = self._file.read()
         if checkpoint is None:
             if replica.is_empty:
                 return Position(b""), 0
@@ -183,9 +218,9 @@ class ClusterAccess(OwnedAccess):
                 "cluster: the datastore is older than the checkpoint of this node: it is thrown "
                 "away, and filled again from the log"
             )
-            at = Position(checkpoint.at.incarnation)
-            replica.empty(at, checkpoint.seen)
-            return at, checkpoint.seen
+            replica.unsound = True
+            return Position(checkpoint.at.incarnation), checkpoint.seen
+        replica.unsound = checkpoint.unsound
         # A log path that was put back from a copy knows less than its datastore.
         return checkpoint.at, max(checkpoint.seen, self._file.marked())
 
@@ -200,6 +235,7 @@ class ClusterAccess(OwnedAccess):
         """The store of the node that leads now."""
         assert self._replica is not None
         assert self._log is not None
+        self._time.leads = True
         self._leading = ClusterStore(self._replica, self._log, self._context.clock)
         return self._leading
 

@@ -22,7 +22,8 @@ class Report:
     ``epoch`` say how far it has read or written, ``seen`` the furthest entry it has heard of.
     ``leads``: it appends. ``leaves``: it is about to stop. ``trouble``: why it does not follow.
     ``life``: drawn by each process, so that two with one id are told apart. ``stored``: up to which
-    entry its store is complete and synced.
+    entry its store is complete and synced. ``to``: the node that is to lead after one that leaves,
+    empty for any. ``time``: what a leader's clock shows, Unix nanoseconds.
     """
 
     node: str
@@ -36,6 +37,8 @@ class Report:
     trouble: str = ""
     life: str = ""
     stored: int = 0
+    to: str = ""
+    time: int = 0
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -62,6 +65,8 @@ _TYPES = {
     "trouble": str,
     "life": str,
     "stored": int,
+    "to": str,
+    "time": int,
 }
 
 

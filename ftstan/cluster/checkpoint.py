@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ftstan.base.errors import StoreError
@@ -28,12 +28,15 @@ _MARK: Final = "cluster.mark"
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """``store_id``: of the datastore. ``partial``: a rebuild of the store had begun and not ended
-    if ``at`` is 0 and the store is not empty.
+    if ``at`` is 0 and the store is not empty. ``nodes``: those that were added (true) or removed.
+    ``unsound``: what is in the store must go before it is filled.
     """
 
     store_id: str
     at: Position
     seen: int = 0
+    nodes: dict[str, bool] = field(default_factory=dict)
+    unsound: bool = False
 
 
 class CheckpointFile:
@@ -90,8 +93,10 @@ def _read(path: str) -> Checkpoint | None:
             *(bytes.fromhex(said["incarnation"]), said["sequence"], said["crc"]),
             *(said["epoch"], said["leader"]),
         )
-        return Checkpoint(said["store"], at, said["seen"])
-    except (ValueError, KeyError, TypeError) as error:
+        nodes = {str(node): bool(is_in) for node, is_in in said.get("nodes", {}).items()}
+        unsound = bool(said.get("unsound", False))
+        return Checkpoint(said["store"], at, said["seen"], nodes, unsound)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{path} is damaged: {error}",
             hint="delete the datastore and the log path of this node: it is filled again",
@@ -109,6 +114,8 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "leader": at.leader,
             "store": checkpoint.store_id,
             "seen": checkpoint.seen,
+            "nodes": checkpoint.nodes,
+            "unsound": checkpoint.unsound,
         }
     )
     text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"

@@ -5,8 +5,9 @@ change is small and taken at one moment, the *manifest*: the position of the log
 where each channel begins and ends, subscriptions with what they have not acknowledged, clients.
 When the store holds all of it, its checkpoint says so, and the node reads the log from there.
 
-A copy can break off anywhere. Until its end the checkpoint says that the store holds nothing for
-certain, and the next attempt keeps every message that the other node still has in that place.
+A copy can break off anywhere. From the manifest to its end the checkpoint says that the store holds
+nothing for certain, and the next attempt keeps every message that the other node still has in that
+place. Before the manifest is there nothing of the store is touched.
 
 Answers come in pieces, each with the CRC of the piece and of the whole.
 """
@@ -129,6 +130,9 @@ class CopySource:
             Operation(Op.CLIENT_NEW, client.client_id, client)
             for client in replica.clients.values()
         ]
+        operations += [
+            Operation(Op.NODE, node.encode(), int(is_in)) for node, is_in in replica.nodes.items()
+        ]
         if replica.info is not None:
             operations.append(Operation(Op.SERVER_INFO, b"", replica.info))
         for name, local in replica.channels.items():
@@ -227,6 +231,8 @@ class Copy:
         told = said["position"]
         at = Position(incarnation, told["sequence"], told["crc"], told["epoch"], told["leader"])
         channels = {bytes.fromhex(row["name"]): _Channel(**row) for row in said["channels"]}
+        # Not before: what this node has may be all that is left of it.
+        replica.forsake()
         for name in (*replica.channels, *replica.later):
             if name not in channels:
                 replica.drop(name)

@@ -178,6 +178,8 @@ class Op(enum.IntEnum):
     PURGE = 10
     SERVER_INFO = 11
     REMEMBER = 12
+    NODE = 13
+    """A node was added to the cluster (1), or removed from it (0)."""
 
 
 #: Keys of ``REMEMBER``: digests that are new, and how many are kept.
@@ -188,7 +190,7 @@ Argument = MsgBlock | SubEvents | SubState | ClientInfo | ServerInfo | Remembere
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. ``name``: the channel's, or the client's."""
+    """One operation. ``name``: the channel's, the client's, or the node's."""
 
     op: Op
     name: bytes = b""
@@ -299,7 +301,7 @@ def _decode_argument(op: Op, body: bytes) -> Argument:
         case Op.SERVER_INFO:
             words, _ = _split(body, 8)
             return ServerInfo(*(word.decode() for word in words))
-        case Op.SUB_DELETE | Op.PURGE:
+        case Op.SUB_DELETE | Op.PURGE | Op.NODE:
             number: int = _NUMBER.unpack(body)[0]
             return number
         case Op.REMEMBER:

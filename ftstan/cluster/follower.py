@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ftstan.cluster.jetstream import Answer
     from ftstan.cluster.log import ReplicatedLog
     from ftstan.cluster.replica import Replica
+    from ftstan.cluster.time import LeaderClock
 
 #: How often the log is read without a word from the leader.
 _POLL_S: Final = 0.5
@@ -61,6 +62,7 @@ _JOINS: Final = 120
 #: How long a log may lack what this node has read, while copies of it catch up.
 _VERIFY_S: Final = 10.0
 _HINT: Final = "see docs/clustering.md, A log that lost entries"
+REMOVED: Final = "this node was removed from the cluster"
 TWICE: Final = 'another server runs with the node id "{node}", too'
 
 
@@ -77,8 +79,8 @@ class Stage(enum.Enum):
 class Follower:
     """``elected()`` is called on this thread when this node leads from now on.
 
-    ``founders``: ids of the nodes that found the cluster together, this one among them; empty for a
-    node that only joins one.
+    ``time``: by which messages of the local store expire. ``founders``: ids of the nodes that found
+    the cluster together, this one among them; empty for a node that only joins one.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Follower:
         node_id: str,
         founders: tuple[str, ...],
         elected: Callable[[], None],
+        time: LeaderClock,
     ) -> None:
         self._log = rlog
         self._js = rlog.js
@@ -102,6 +105,7 @@ class Follower:
         self._node_id = node_id
         self._founders = founders
         self._elected = elected
+        self._time = time
         self._life = Nuid().next()
         self._silence = Silence(rng, clock.mono())
         self.stage = Stage.FORMING
@@ -217,9 +221,14 @@ class Follower:
             return
         if beat.leaves:
             self._target = max(self._target, beat.sequence)
-            self._silence.leaves(now)
+            if beat.to in ("", self._node_id):
+                self._silence.leaves(now)
+            else:
+                # That one first; who is to follow may have died just now.
+                self._silence.heard(now)
             return
         self._silence.heard(now)
+        self._time.hear(beat.time)
         self._target = max(self._target, beat.sequence)
         self._replica.hear(beat.sequence)
 
@@ -258,9 +267,7 @@ class Follower:
         if not known.incarnation:
             # From now on this node is one of this log's, and would not found another one.
             self._replica.checkpoint()
-        self.stage = Stage.VERIFYING
-        self._verify_by = self._clock.mono() + _VERIFY_S
-        self._next_step = 0.0
+        self._check_again()
 
     def _found(self) -> None:
         """Make the stream, if this node may and nobody has data already."""
@@ -299,6 +306,9 @@ class Follower:
 
     def _verify(self, now: float) -> None:
         if self._log.check():
+            if self._replica.unsound:
+                # The log has everything from its beginning.
+                self._replica.empty(Position(self._log.at.incarnation), self._replica.seen)
             self.trouble = ""
             self.stage = Stage.FOLLOWING
             self._silence.heard(self._clock.mono())
@@ -314,9 +324,8 @@ class Follower:
     # ----------------------------------------------------------------------------------------------
 
     def _begin_copy(self, error: PurgedError) -> None:
+        # What this node has stays until another one is there to be copied.
         log.warning(f"cluster: {error.text}: the store of another node is copied")
-        self._replica.forsake()
-        self._log.begin(self._replica.at)
         self.stage = Stage.COPYING
         self.trouble = error.text
         self._copy = None
@@ -325,7 +334,12 @@ class Follower:
 
     def _fetch(self) -> None:
         if self._copy is None:
-            node = self._choose()
+            first = self._log.bounds().first
+            if first <= self._log.at.sequence + 1:
+                # Somebody has put back what was missing.
+                self._check_again()
+                return
+            node = self._choose(first)
             if not node:
                 self._tell(f"{self.trouble.partition('; ')[0]}; no node answers that has it all")
                 return
@@ -333,7 +347,7 @@ class Follower:
             self._copy = Copy(self._js, self._replica, self._cluster_id, node)
         copy = self._copy
         try:
-            at = copy.step()
+            at = self._copied(copy)
         except CopyError as error:
             self._copy = None
             log.warning(f"cluster: the copy broke off: {error.text}")
@@ -349,13 +363,23 @@ class Follower:
             f"{copy.messages} messages of it anew"
         )
         self._log.begin(at)
+        self._check_again()
+
+    def _check_again(self) -> None:
         self.stage = Stage.VERIFYING
         self._verify_by = self._clock.mono() + _VERIFY_S
         self._next_step = 0.0
 
-    def _choose(self) -> str:
+    def _copied(self, copy: Copy) -> Position | None:
+        try:
+            return copy.step()
+        finally:
+            if self._replica.at.sequence < self._log.at.sequence:
+                # From here on the store holds nothing for certain.
+                self._log.begin(self._replica.at)
+
+    def _choose(self, first: int) -> str:
         """A node whose store goes on where the log begins, rather not the one that leads."""
-        first = self._log.bounds().first
         incarnation = self._log.at.incarnation.hex()
         complete = [
             said
@@ -372,7 +396,7 @@ class Follower:
     def _follow(self, now: float) -> None:
         if self._more or now >= self._next_read or self._target > self._log.at.sequence:
             self._read()
-            if self._more:
+            if self._more or self.stage is not Stage.FOLLOWING:
                 return
         now = self._clock.mono()
         if now >= self._next_tick:
@@ -388,7 +412,7 @@ class Follower:
         read = self._log.read()
         self._apply(read.entries)
         now = self._clock.mono()
-        self._more = bool(read.entries)
+        self._more = bool(read.entries) and self.stage is Stage.FOLLOWING
         self._next_read = now + _POLL_S
         if read.entries:
             self._silence.heard(now)
@@ -396,7 +420,7 @@ class Follower:
             # This copy of the stream is behind: look again soon, not at once.
             self._next_read = now + _BEHIND_S
             self._target = 0
-        return bool(read.entries)
+        return self._more
 
     def _apply(self, entries: list[tuple[Entry, Position]]) -> None:
         try:
@@ -408,11 +432,12 @@ class Follower:
                 raise LogLostError(error.text) from error
             self._holed = self._log.at.sequence
             log.error(f"cluster: {error.text}: it is thrown away, and filled again from the log")
-            self._replica.empty(Position(self._log.at.incarnation), self._replica.seen)
+            self._replica.doubt()
             self._log.begin(self._replica.at)
+            self._check_again()
 
     def _upkeep(self, now: float) -> None:
-        self._replica.store.tick(self._clock.wall_ns())
+        self._replica.store.tick(self._time.wall_ns())
         if now >= self._next_checkpoint and not self._replica.is_recorded:
             self._replica.checkpoint()
             self._next_checkpoint = self._clock.mono() + _CHECKPOINT_S
@@ -423,12 +448,20 @@ class Follower:
     def _stand(self) -> None:
         """The leader is silent: lead, unless somebody says or shows otherwise."""
         replica = self._replica
+        if not replica.nodes.get(self._node_id, True):
+            # Not kept as trouble: it may be added again at any time.
+            self._silence.heard(self._clock.mono())
+            if self._told.allow(self._clock.mono()):
+                log.warning(f"cluster: {REMOVED}: it follows, and does not lead")
+            return
         reports = self._ask_others()
         while self._read():
             # Somebody still appends, or this node had not read to the end.
             if not self._silence.is_long(self._clock.mono()):
                 return
         self._silence.heard(self._clock.mono())
+        if self.stage is not Stage.FOLLOWING:
+            return
         at = self._log.at
         furthest = replica.seen
         who = "this node has heard of"

@@ -4,9 +4,10 @@ An entry is needed until every known node has it in its store, synced, and a maj
 log that has grown above its bound waits for the majority alone: a node that is away then copies the
 store of another one when it comes back (``ftstan.cluster.copying``).
 
-Nodes are known for good: those that were founders, and those that were heard of since. What a node
-said last counts while it is away. A disk that was emptied meanwhile makes that word a lie: it costs
-that node a copy, nobody an entry: the majority that is asked now has it all.
+Nodes are known until they are removed: those that were founders or were added, and those that were
+heard of since. What a node said last counts while it is away. A disk that was emptied meanwhile
+makes that word a lie: it costs that node a copy, nobody an entry: the majority that is asked now
+has it all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ftstan.base.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ftstan.cluster.beats import Report
 
@@ -48,13 +49,33 @@ def purge_to(
 
 
 class KnownNodes:
-    """The nodes of the cluster as this one knows them, kept in ``directory``."""
+    """The nodes of the cluster as this one knows them, kept in ``directory``.
 
-    def __init__(self, directory: str, founders: Iterable[str]) -> None:
+    ``changes()``: those that were added (true) or removed, as the log says.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        founders: Iterable[str],
+        changes: Callable[[], Mapping[str, bool]] = dict,
+    ) -> None:
         self._path = os.path.join(directory, _NAME)
+        self._changes = changes
         self.stored = dict.fromkeys(founders, 0)
         """Up to which entry the store of each was complete."""
         self.stored |= self._read()
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Those of them that are nodes of the cluster now. Any thread may ask."""
+        changes = self._changes()
+        known = dict.fromkeys(changes, 0) | dict(self.stored)
+        return {node: stored for node, stored in known.items() if changes.get(node, True)}
+
+    def is_removed(self, node: str) -> bool:
+        """Whether somebody removed it, and nobody added it again."""
+        return not self._changes().get(node, True)
 
     def _read(self) -> dict[str, int]:
         # It decides when entries go, never whether they may: one that cannot be read is begun anew.

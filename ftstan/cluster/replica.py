@@ -42,7 +42,7 @@ class HoleError(BehindError):
 
 
 @dataclass(slots=True)
-class _Sub:
+class FollowedSub:
     """A subscription as the log left it."""
 
     state: SubState
@@ -55,7 +55,7 @@ class LocalChannel:
     """A channel of the local store, and its subscriptions while this node follows."""
 
     store: ChannelStore
-    subs: dict[int, _Sub] = field(default_factory=dict)
+    subs: dict[int, FollowedSub] = field(default_factory=dict)
     staged: int = 0
     """The last message that was given to the store."""
 
@@ -91,6 +91,14 @@ class Replica:
         """Up to which entry everything was applied."""
         self.seen = 0
         """The furthest entry of this log that was heard of."""
+        self.nodes: dict[str, bool] = {}
+        """Nodes that were added to the cluster (true) or removed. Replaced, never changed: other
+        threads look.
+        """
+        self.unsound = False
+        """Whether the store is not what its checkpoint says: it is emptied, but only when there is
+        something to fill it from.
+        """
         self.follows = True
         """Whether subscriptions are kept here, because no broker does."""
         self._limits = limits
@@ -109,7 +117,9 @@ class Replica:
 
     def _adopt(self, channel: ChannelStore) -> LocalChannel:
         subs = {
-            stored.state.sub_id: _Sub(stored.state, stored.state.last_sent, set(stored.pending))
+            stored.state.sub_id: FollowedSub(
+                stored.state, stored.state.last_sent, set(stored.pending)
+            )
             for stored in channel.recovered_subs()
         }
         local = self.channels[channel.name] = LocalChannel(channel, subs)
@@ -186,6 +196,8 @@ class Replica:
                 self.channel(name).store.purge(sequence)
             case Op.CHANNEL_DELETE, _:
                 self._delete(name)
+            case Op.NODE, int(is_in):
+                self.nodes = self.nodes | {name.decode(): bool(is_in)}
             case _:
                 raise StoreError(f"the log has an operation that makes no sense: {operation.op!r}")
 
@@ -297,7 +309,7 @@ class Replica:
             return
         known = local.subs.get(state.sub_id)
         if known is None or op is Op.SUB_NEW:
-            local.subs[state.sub_id] = _Sub(state, state.last_sent, set())
+            local.subs[state.sub_id] = FollowedSub(state, state.last_sent, set())
         else:
             known.state = state
             known.last_sent = max(known.last_sent, state.last_sent)
@@ -344,13 +356,18 @@ class Replica:
         return self._written == self.at
 
     def checkpoint(self) -> None:
-        """Sync the store and say up to where it is complete. Raises ``BehindError``."""
-        if self._pieces:
-            return
+        """Sync the store and say up to where it is complete. Raises ``BehindError``.
+
+        Nothing is said of half a batch, nor of an unsound store: what was said before holds.
+        """
+        if not (self._pieces or self.unsound):
+            self._record(unsound=False)
+
+    def _record(self, *, unsound: bool) -> None:
         try:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
-            self._file.write(Checkpoint(self._store_id, self.at, seen))
+            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes, unsound))
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
@@ -359,10 +376,22 @@ class Replica:
     # ----------------------------------------------------------------------------------------------
 
     def forsake(self) -> None:
-        """The store holds nothing for certain from now on, on disk too. Raises ``BehindError``."""
+        """The store holds nothing for certain from now on, on disk too, and nothing at all if it
+        was unsound: another node is there to fill it. Raises ``BehindError``.
+        """
+        at = Position(self.at.incarnation)
+        if self.unsound:
+            self.empty(at, self.seen)
+            return
         self._pieces.clear()
-        self.start_at(Position(self.at.incarnation), self.seen)
+        self.start_at(at, self.seen)
         self.checkpoint()
+
+    def doubt(self) -> None:
+        """The store is not what its checkpoint says. On disk nothing changes yet."""
+        self._pieces.clear()
+        self.unsound = True
+        self.start_at(Position(self.at.incarnation), self.seen)
 
     def drop(self, name: bytes) -> None:
         """Delete a channel, if there is one. Raises ``StoreError``."""
@@ -389,18 +418,22 @@ class Replica:
             self.store.delete_client(client)
         self.clients.clear()
         self.remembered.clear()
+        self.nodes = {}
         self.apply(operations, at)
         self.checkpoint()
 
     def empty(self, at: Position, seen: int) -> None:
         """Throw the store away and begin at ``at``. Raises ``BehindError``."""
         # First the word that it is not complete: a crash in between must not leave half of it.
+        self._pieces.clear()
         self.start_at(at, seen)
-        self.checkpoint()
+        self._record(unsound=True)
         try:
             self.clear()
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
+        self.unsound = False
+        self.checkpoint()
 
     def clear(self) -> None:
         """Throw away everything in the store. Raises ``StoreError``."""

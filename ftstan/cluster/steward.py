@@ -1,5 +1,6 @@
 """What a leader looks after beside serving: that its stream is still the one that it knows, that
-the stream is led by another server than its own, and that entries go that nobody needs any more.
+the stream is led by another server than its own, that no removed node holds a copy of it which a
+member could hold, and that entries go that nobody needs any more.
 
 The second is about time alone. If the process that serves and the server that leads the stream die
 together, a takeover waits for JetStream's own election, which takes seconds; if they do not, it
@@ -17,6 +18,7 @@ from ftstan.cluster.jetstream import ApiError
 from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import question_subject, stream_name
 from ftstan.cluster.purging import purge_to
+from ftstan.nats.clustered import server_name
 
 if TYPE_CHECKING:
     from ftstan.base.clock import Clock
@@ -57,11 +59,14 @@ class Steward:
         self._log = rlog
         self._clock = clock
         self._nodes = nodes
+        self._cluster_id = cluster_id
         self._stream = stream_name(cluster_id)
         self._question = question_subject(cluster_id)
         self._server = server
         self._most = most
         self._purge_at = clock.mono() + PURGE_EVERY_S
+        self.copies = 0
+        """Whole copies of the log that were seen last; any thread may look."""
 
     def look(self, incarnation: bytes) -> None:
         """Look once. Raises ``LogLostError``: the log of ``incarnation`` is not there any more."""
@@ -85,6 +90,8 @@ class Steward:
 
     def _place(self) -> None:
         told = self._js.api(f"STREAM.INFO.{self._stream}", {}, _API_S).get("cluster", {})
+        whole = [copy for copy in told.get("replicas", ()) if _is_whole(copy)]
+        self.copies = bool(told.get("leader")) + len(whole)
         if told.get("leader") != self._server:
             return
         other = _current(told)
@@ -105,18 +112,41 @@ class Steward:
         asked = self._clock.mono()
         answers = self._js.ask(self._question, b"", _ASK_S, lambda _came: False)
         said = [decode_report(answer.payload) for answer in answers if not answer.status]
-        reports = [one for one in said if one is not None]
+        reports = [one for one in said if one is not None and not self._nodes.is_removed(one.node)]
         try:
             self._nodes.hear(reports, incarnation)
         except StoreError as error:
             log.warning(f"cluster: {error.text}")
         bounds = self._log.bounds()
         is_large = bounds.size > self._most
-        first = purge_to(self._nodes.stored, reports, incarnation, is_large=is_large)
+        self._move_copy([one.node for one in reports if one.incarnation == incarnation])
+        first = purge_to(self._nodes.members, reports, incarnation, is_large=is_large)
         if first - bounds.first < FEWEST or self._clock.mono() - asked > _STALE_S:
             return
         self._log.purge(first)
         log.debug(f"cluster: entries {bounds.first} to {first - 1} of the log were purged")
+
+    def _move_copy(self, present: list[str]) -> None:
+        """Have JetStream move the copy that a removed node's server holds to a member's server.
+
+        Without a member to take it, it stays where it is: one copy less would help nobody.
+        """
+        if not self._server:
+            # Nobody says on which of these servers a node is.
+            return
+        told = self._js.api(f"STREAM.INFO.{self._stream}", {}, _API_S).get("cluster", {})
+        copies = told.get("replicas", ())
+        holders = {str(copy.get("name", "")) for copy in copies} | {str(told.get("leader", ""))}
+        members = {server_name(self._cluster_id, node) for node in present}
+        removed = holders - {server_name(self._cluster_id, node) for node in self._nodes.members}
+        is_whole = all(
+            _is_whole(copy) for copy in copies if str(copy.get("name", "")) not in removed
+        )
+        if not removed or not members - holders or not is_whole:
+            return
+        gone = min(removed)
+        self._js.api(f"STREAM.PEER.REMOVE.{self._stream}", {"peer": gone}, _API_S)
+        log.info(f"cluster: the copy of the log on {gone} moves to the server of a member")
 
     def close(self) -> None:
         """Give the link up."""
@@ -126,6 +156,10 @@ class Steward:
 def _current(cluster: dict[str, Any]) -> str:
     """A server that has everything and answers; empty if there is none."""
     for replica in cluster.get("replicas", ()):
-        if replica.get("current") and not replica.get("offline"):
+        if _is_whole(replica):
             return str(replica.get("name", ""))
     return ""
+
+
+def _is_whole(copy: dict[str, Any]) -> bool:
+    return bool(copy.get("current")) and not copy.get("offline")

@@ -264,6 +264,11 @@ class ClusterStore:
         # Behind the deletion: nothing of the channel's former life is ever applied again.
         self._replica.checkpoint()
 
+    def change_node(self, node: str, *, is_in: bool) -> None:
+        """Add a node to the cluster, or remove it, on every node. Raises ``FencedError``."""
+        self._stage(Operation(Op.NODE, node.encode(), int(is_in)))
+        self._append()
+
     # ---- the commit
     # ----------------------------------------------------------------------------------------------
 

@@ -441,6 +441,7 @@ class ClusterOptions:
     log_snapshots: int = option(2, "Snapshots kept", effectless=_BY_JETSTREAM)
     trailing_logs: int = option(
         10_240, "Log entries kept behind a snapshot", effectless=_BY_JETSTREAM)
+    allow_add_remove_node: bool = option(False, "Allow nodes to be added and removed by request")
     log_max_bytes: Size = option(
         1 << 30, "Bytes of the log above which no node is waited for that is away")
     sync: bool = option(True, "Sync the log with every write")

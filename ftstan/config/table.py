@@ -167,7 +167,6 @@ _REFUSED = (
         "cluster_proceed_on_restore_failure", _B, "",
         note="Go on when a snapshot cannot be restored",
         help_after="cluster_allow_add_remove_node"),
-    _refused("cluster_allow_add_remove_node", _B, "Allow nodes to be added and removed by request"),
     _refused(
         "raft_heartbeat_timeout", _D, "Silence after which a follower wants to lead",
         default=2 * SECOND, flags=""),

@@ -28,6 +28,7 @@ from ftstan.stores.file.store import FileStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.base.clock import Clock
     from ftstan.config.options import FileOptions, ServerOptions
     from ftstan.stores.interface import Lock, StoreContext
 
@@ -93,14 +94,17 @@ class FileAccess(OwnedAccess):
         if self.owner.activate(cause=Cause.STANDALONE_START).ft_mixed:
             log.info(MIXED_ON)
 
-    def open(self) -> FileStore:
-        """The store of the present activation, not recovered yet."""
+    def open(self, clock: Clock | None = None) -> FileStore:
+        """The store of the present activation, not recovered yet.
+
+        ``clock``: by which messages expire, if that is another one than the node's.
+        """
         options = self._context.options
         self._store = FileStore(
             self._context.disk,
             self.owner.root,
             self.owner,
-            self._context.clock,
+            clock or self._context.clock,
             _file_store_options(options.file),
             path=options.dir,
             asking=self.owner.asking if self.owner.is_network else None,

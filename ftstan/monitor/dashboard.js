@@ -185,6 +185,7 @@ function verdict(kind, state, facts, problems, name) {
 }
 function standing(member) {
   if (!member.present) return tag("no answer", "bad");
+  if (member.role) return tag(member.role.toLowerCase(), { Leader: "on", Follower: "ready" }[member.role] || "warn");
   if (member.state === "FT_STANDBY") return member.phase.startsWith("paused") ? tag("paused", "warn") : tag("standby", READY.has(member.phase) ? "ready" : "warn");
   return tag(STATES[member.state] || member.state.toLowerCase(), STATES[member.state] ? "on" : "warn");
 }
@@ -199,9 +200,10 @@ function show(base, data) {
   $("#title").textContent = name;
   const epoch = node.holder_epoch ? `, epoch ${node.holder_epoch}` : "";
   const other = node.serving ? null : data.members.find((member) => member.present && member.state === "FT_ACTIVE" && member.server !== node.server);
+  const shows = node.serving || node.role === "Follower";
   const elsewhere = other ? "Seen on the pages of the member that serves" : "Nobody serves";
   const state = node.serving ? `${node.name || node.host || node.server} serves${epoch}` : other ? `${other.name || other.host} serves${epoch}, but its pages do not answer here; ${node.name || node.host}: ${node.phase}` : `${node.name || node.host}: ${node.phase}${epoch}`;
-  verdict(found.health, state, [["Members", `${count.format(found.present)} of ${count.format(found.expected)}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
+  verdict(found.health, state, [["Members", node.clustering ? count.format(node.clustering.members.length) : `${count.format(found.present)} of ${count.format(found.expected)}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
   $("#through").textContent = `${base === home ? "this member" : `seen through ${new URL(base).host}`}, up ${span(node.uptime)}${node.probe_age !== null && node.probe_age > 5 ? `, storage silent for ${span(node.probe_age)}` : ""}`;
   $("#version").textContent = `ftstan ${node.version || "–"}`;
   epochs = data.epochs;
@@ -218,20 +220,20 @@ function show(base, data) {
     ["Subscriptions", short.format(totals.subscriptions)], ["Free space", ...free], ["Stalled", count.format(totals.stalled), totals.stalled ? "warn" : ""], ["Sent again", short.format(data.counters.redelivered)], ["Quarantined", count.format(totals.quarantined), totals.quarantined ? "warn" : ""]].map(fact));
 
   // A member that does not serve counts none of this: no figure is not the figure 0.
-  if (!node.serving) for (const value of document.querySelectorAll("#totals dd")) value.textContent = "–";
+  if (!shows) for (const value of document.querySelectorAll("#totals dd")) value.textContent = "–";
 
   const most = Math.max(...data.channels.map((row) => row.lag), 0);
   $("#channels h2 small").textContent = totals.channels > data.channels.length ? `${data.channels.length} of ${count.format(totals.channels)}` : "";
   fill("#channels", data.channels.map((row) => h("tr", {}, h("td", { class: "name", role: "cell", title: row.name }, row.name), number("Messages", row.msgs), cell("n", "Size", bytes(row.bytes)),
     number("Last sequence", row.last), number("Readers", row.subs), number("Pending", row.pending), lag(row.lag, most),
     note(row.quarantined && tag("quarantined", "bad"), row.unread > 0 && tag(`${short.format(row.unread)} removed unread`, "bad"), row.stalled > 0 && tag(`${row.stalled} stalled`, "bad"),
-      row.full && row.unread === 0 && (row.lag ? tag("at its limit, a reader behind", "warn") : tag("at its limit", ""))))), node.serving ? "No channel yet" : elsewhere, 8);
+      row.full && row.unread === 0 && (row.lag ? tag("at its limit, a reader behind", "warn") : tag("at its limit", ""))))), shows ? "No channel yet" : elsewhere, 8);
 
   const worst = Math.max(...data.subscriptions.map((row) => row.lag), 0);
   $("#subs h2 small").textContent = totals.subscriptions > data.subscriptions.length ? `${data.subscriptions.length} of ${count.format(totals.subscriptions)}` : "";
   fill("#subs", data.subscriptions.map((row) => h("tr", {}, h("td", { class: "name", role: "cell", title: row.client }, row.client || "–"), h("td", { title: row.channel, role: "cell", "data-label": "Channel" }, row.channel),
     cell("", "Durable or group", row.queue || row.durable || "–"), cell("n", "Pending", count.format(row.pending), ` / ${count.format(row.max)}`), lag(row.lag, worst),
-    note(row.offline ? tag("offline", "") : row.stalled ? tag("stalled", "bad") : null))), node.serving ? "No subscription" : elsewhere, 6);
+    note(row.offline ? tag("offline", "") : row.stalled ? tag("stalled", "bad") : null))), shows ? "No subscription" : elsewhere, 6);
 
   $("#takeovers ol").replaceChildren(...data.epochs.map((entry, i) => h("li", i ? {} : { class: "now" }, h("b", {}, `${entry.epoch}`), h("span", { class: "why" }, entry.cause),
     h("time", { datetime: new Date(entry.since_ms).toISOString() }, new Date(entry.since_ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" })),

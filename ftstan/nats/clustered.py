@@ -101,6 +101,11 @@ def encoded(name: str) -> str:
     return "".join(chr(byte) if byte in _PLAIN else f"_{byte:02x}_" for byte in name.encode())
 
 
+def server_name(cluster_id: str, node: str) -> str:
+    """The NATS server that a node runs, as JetStream knows it."""
+    return f"ftstan-{encoded(cluster_id)}-{encoded(node)}"
+
+
 def _hold(path: str) -> None:
     """Keep other servers away from the directory as long as this process lives.
 
@@ -130,7 +135,7 @@ def jetstream_options(options: ServerOptions) -> JetStreamOptions:
     """What a node's child needs. Raises ``ConfigError``."""
     path = log_path(options)
     _hold(path)
-    name = f"ftstan-{encoded(options.cluster_id)}-{encoded(node_id(options))}"
+    name = server_name(options.cluster_id, node_id(options))
     password = _password(path) if has_own_account(options) else ""
     return JetStreamOptions(name, path, options.cluster.sync, password)
 
@@ -153,6 +158,19 @@ def log_login(options: ServerOptions) -> tuple[str, str]:
     if not has_own_account(options):
         return "", ""
     return LOG_USER, _password(log_path(options))
+
+
+def read_log_password(directory: str) -> str:
+    """The password of the log, for a tool beside a node's log path. Raises ``ConfigError``."""
+    path = os.path.join(directory, _LOGIN_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the login of the log cannot be read: {path}: {error}",
+            hint="give --log-path the -cluster_log_path of a node on this host, as its user",
+        ) from error
 
 
 def _password(directory: str) -> str:

@@ -64,6 +64,21 @@ class AdminListener:
         await self.open(self._own)
         await self._own.start()
 
+    async def hear(
+        self,
+        subject: str,
+        answer: Callable[[bytes], Coroutine[None, None, bytes]],
+        is_ours: Callable[[], bool],
+    ) -> None:
+        """Answer what anybody asks on ``subject``, while ``is_ours()``."""
+        assert self._control is not None
+
+        def on_request(data: bytes, reply: str) -> None:
+            if is_ours():
+                self._reply_later(lambda: answer(data), reply)
+
+        await self._control.serve(subject, on_request)
+
     async def make_key(self) -> None:
         """Make the file of ``-admin_key`` if it is missing."""
         if self._node.options.admin_key:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ftstan.broker.broker import Broker
     from ftstan.broker.managing import Row
-    from ftstan.node.context import Context
+    from ftstan.node.context import ClusterPart, Context
 
 T = TypeVar("T")
 
@@ -66,6 +66,11 @@ class Administration:
             case Verb.DRAIN:
                 self._begin_drain()
                 return Answer(ok=True, note="draining")
+            case Verb.STEP_DOWN:
+                ready = await self._cluster().step_down(request.to)
+                return Answer(ok=True, note=f"{ready} can lead")
+            case Verb.ADD_NODE | Verb.REMOVE_NODE:
+                return await self._change_node(request)
             case Verb.ROTATE:
                 return await self._rotate(request.grace_s)
             case Verb.CHANNELS:
@@ -82,6 +87,19 @@ class Administration:
             case Verb.SUBS:
                 return await self._subs(request)
         return await self._channel(request, name)
+
+    def _cluster(self) -> ClusterPart:
+        if self._node.cluster is None:
+            raise RefusedError(
+                "this server is no node of a cluster",
+                hint="start it with -clustered, or ask a node",
+            )
+        return self._node.cluster
+
+    async def _change_node(self, request: Request) -> Answer:
+        adds = request.verb is Verb.ADD_NODE
+        await self._cluster().change_node(request.name, is_in=adds)
+        return Answer(ok=True, note="added" if adds else "removed")
 
     async def _rotate(self, grace_s: int) -> Answer:
         """Replace the key of the administrators, as the owner of the datastore."""

@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ftstan.base import log
-from ftstan.base.errors import FtstanError, NatsError, StoppedError
-from ftstan.base.states import ClusterRole, NodeState
+from ftstan.base.errors import (
+    FencedError,
+    FtstanError,
+    NatsError,
+    RefusedError,
+    StoppedError,
+    StoreError,
+)
+from ftstan.base.states import Clustering, ClusterRole, NodeState
 from ftstan.cluster.access import ClusterAccess
-from ftstan.cluster.follower import Stage
+from ftstan.cluster.beats import decode_report
+from ftstan.cluster.follower import REMOVED, Stage
 from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import beat_subject, copy_subject, question_subject
 from ftstan.nats import tasks
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.cluster.follower import Follower
+    from ftstan.cluster.replica import Replica
+    from ftstan.cluster.steward import Steward
     from ftstan.config.options import LinkOptions
     from ftstan.nats.link import Link
     from ftstan.node.context import Context
@@ -36,17 +48,26 @@ _BEAT_S: Final = 0.1
 _LOOK_S: Final = 2.0
 #: A leader whose batch has waited for so long is silent.
 _QUIET_AFTER_S: Final = 3.0
-PREVIEW: Final = (
-    "cluster: clustering is a preview in this version, and nodes cannot be added or removed "
-    "(docs/clustering.md)"
-)
+#: How long other nodes have to say that they follow, before this one steps down.
+_ASK_S: Final = 0.5
+PREVIEW: Final = "cluster: clustering is a preview in this version, see docs/clustering.md"
 SHARED: Final = (
     "cluster: the log shares an account with other users: deny clients $JS.> and _FTSTAN.> "
     "(docs/clustering.md)"
 )
+_WITHIN_S: Final = 10.0
+#: How long a leader that stops waits for the next one.
+_FOLLOWED_S: Final = 2.0
+_WHO_LEADS: Final = "ask the leader: ftstanctl cluster status names it"
+_NODE_ID: Final = re.compile(r"[^\s.*>]{1,255}")
 UNSYNCED: Final = (
     "cluster: -cluster_sync=false: a power cut of a majority can lose acknowledged messages"
 )
+
+
+def membership_subject(cluster_id: str, verb: str) -> str:
+    """Where the original's leaders are asked to ``add`` or ``remove`` a node."""
+    return f"_STAN.raft.{cluster_id}.node.{verb}"
 
 
 class Life(Protocol):
@@ -75,6 +96,11 @@ class ClusterNode:
         )
         self._beats = beat_subject(options.cluster_id)
         self._question = question_subject(options.cluster_id)
+        self._steward: Steward | None = None
+        self._successor = ""
+        """The node that is to lead after this one."""
+        self._followed = asyncio.Event()
+        """Another node leads, while this one stops."""
 
     @property
     def node_id(self) -> str:
@@ -95,6 +121,33 @@ class ClusterNode:
             return ClusterRole.LEADER
         follows = self._follower is not None and self._follower.stage is Stage.FOLLOWING
         return ClusterRole.FOLLOWER if follows else ClusterRole.CANDIDATE
+
+    @property
+    def followed(self) -> Replica | None:
+        """What there is to see of a node that follows; ``None`` for others."""
+        follows = self._follower is not None and self._follower.stage is not Stage.LEADING
+        return self._access.replica if follows else None
+
+    @property
+    def clustering(self) -> Clustering | None:
+        """How far it is with the log, ``None`` before it has recovered."""
+        follower = self._follower
+        if follower is None:
+            return None
+        said = follower.report()
+        trouble = said.trouble
+        if not trouble and self._access.is_removed(self.node_id):
+            trouble = REMOVED
+        return Clustering(
+            stage=follower.stage.value,
+            leader=self._access.leader,
+            read=said.sequence,
+            stored=said.stored,
+            seen=said.seen,
+            trouble=trouble,
+            members=self._access.members,
+            copies=self._steward.copies if self._steward is not None else 0,
+        )
 
     async def start(self) -> None:
         """Follow. Returns when the local store is recovered; the rest comes by itself.
@@ -156,7 +209,8 @@ class ClusterNode:
         """See to it that the log is there, and led by another server, for as long as we lead."""
         node = self._node
         assert self._follower is not None
-        steward = self._access.steward(self._new_link("raft_admin"), self._server_name())
+        link = self._new_link("raft_admin")
+        steward = self._steward = self._access.steward(link, self._server_name())
         try:
             while not node.stopping.is_set():
                 incarnation = self._follower.report().incarnation
@@ -212,7 +266,9 @@ class ClusterNode:
 
     async def _say(self, *, leaves: bool) -> None:
         assert self._follower is not None
-        beat = replace(self._follower.report(), leaves=leaves)
+        to = self._successor if leaves else ""
+        beat = replace(self._follower.report(), leaves=leaves, to=to)
+        beat = replace(beat, time=self._node.clock.wall_ns())
         with contextlib.suppress(NatsError):
             await self._control.publish(self._beats, beat.encode())
 
@@ -242,6 +298,100 @@ class ClusterNode:
         with contextlib.suppress(NatsError):
             await self._control.publish(reply, said.encode())
 
+    # ---- what operators ask for
+    # ----------------------------------------------------------------------------------------------
+
+    async def step_down(self, to: str) -> str:
+        """Let another node lead, ``to`` if it is not empty; returns which are ready for it.
+
+        Ends this process with status 75: whoever starts it again makes it a follower. Raises
+        ``RefusedError``: this node leads on.
+        """
+        self._check_leads()
+        if to == self.node_id:
+            raise RefusedError(
+                f"node {to} leads already", hint="name another node, or none for any"
+            )
+        ready = await self._ready()
+        if not ready:
+            raise RefusedError(
+                "no other node follows", hint="start one, and see ftstanctl cluster status"
+            )
+        if to and to not in ready:
+            raise RefusedError(f"node {to} does not follow", hint=f"these do: {', '.join(ready)}")
+        # Others may have asked meanwhile.
+        self._check_leads()
+        self._successor = to
+        self._node.request_step_down(to)
+        return to or ", ".join(ready)
+
+    async def _ready(self) -> list[str]:
+        """Ids of the nodes that could lead in place of this one."""
+        assert self._follower is not None
+        incarnation = self._follower.report().incarnation
+        answers = await self._control.ask(self._question, b"", _ASK_S)
+        reports = [said for answer in answers if (said := decode_report(answer)) is not None]
+        return sorted(
+            said.node
+            for said in reports
+            if said.incarnation == incarnation
+            and said.node != self.node_id
+            and not (said.trouble or self._access.is_removed(said.node))
+        )
+
+    def _check_leads(self) -> None:
+        if self._node.stopping.is_set():
+            raise RefusedError("this node is stopping already", hint=_WHO_LEADS)
+        if not (self.leads and self._node.is_serving()):
+            raise RefusedError("node is not the leader", hint=_WHO_LEADS)
+
+    async def change_node(self, node: str, *, is_in: bool) -> None:
+        """Add a node to the cluster, or remove it; this node ends if it is the one.
+
+        Raises ``RefusedError`` and ``StoreError``.
+        """
+        self._check_leads()
+        if not _NODE_ID.fullmatch(node):
+            raise RefusedError("invalid node ID", hint="no blanks, and none of . * >")
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await self._node.call(lambda: self._access.change_node(node, is_in=is_in))
+        except FencedError as error:
+            self._node.fenced(error)
+        except TimeoutError:
+            raise StoreError(
+                f"no majority has confirmed it within {_WITHIN_S:g} s: it may still be carried out",
+                hint="see ftstanctl cluster status for who answers",
+            ) from None
+        log.stream.info(f'{"Added" if is_in else "Removed"} node "{node}"')
+        if node == self.node_id and not is_in:
+            self._node.request_step_down("", status=0)
+
+    async def add(self, data: bytes) -> bytes:
+        """Answer a request to add a node, in the original's words."""
+        return await self._answer_change(data, is_in=True)
+
+    async def remove(self, data: bytes) -> bytes:
+        """Answer a request to remove a node, in the original's words."""
+        return await self._answer_change(data, is_in=False)
+
+    async def _answer_change(self, data: bytes, *, is_in: bool) -> bytes:
+        node = data.decode("utf-8", "backslashreplace")
+        if not is_in and node not in self._access.members:
+            # Nobody is left of that name, as was asked: the original says so, too.
+            return b"+OK"
+        shown = json.dumps(node, ensure_ascii=False)
+        try:
+            await self.change_node(node, is_in=is_in)
+        except FtstanError as error:
+            if is_in:
+                log.stream.error(f"Error adding node {shown}: {error.text}")
+            else:
+                log.stream.error(f"Error removing node {shown}: {error.text}")
+            what = "adding" if is_in else "removing"
+            return f"-ERR {what} node {shown}: {error.text}".encode()
+        return b"+OK"
+
     # ---- stopping
     # ----------------------------------------------------------------------------------------------
 
@@ -253,10 +403,22 @@ class ClusterNode:
 
     async def stopped(self) -> None:
         """Everything is appended: let another node lead at once."""
-        if self.leads:
+        if not self.leads:
+            return
+        with contextlib.suppress(NatsError, TimeoutError):
+            await self._control.subscribe(self._beats, self._on_beat)
             await self._say(leaves=True)
-            with contextlib.suppress(NatsError):
-                await self._control.flush()
+            # Until then our NATS server stays: the next leader may be reading the log through it,
+            # and would wait for an answer that does not come.
+            async with asyncio.timeout(_FOLLOWED_S):
+                await self._followed.wait()
+        if self._node.hands_over:
+            log.stream.info("finished leader stepdown actions")
+
+    def _on_beat(self, _subject: str, data: bytes) -> None:
+        said = decode_report(data)
+        if said is not None and said.leads and said.node != self.node_id:
+            self._followed.set()
 
     async def close(self) -> None:
         """End the connection."""

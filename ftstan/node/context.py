@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     from ftstan.base.disk import Space
     from ftstan.base.histogram import Histogram
-    from ftstan.base.states import NodeStatus
+    from ftstan.base.states import Clustering, NodeStatus
     from ftstan.broker.partition import Partition
+    from ftstan.cluster.replica import Replica
     from ftstan.config.options import LinkOptions, ServerOptions, ServerTlsOptions, StoreLimits
     from ftstan.front.listener import Front
     from ftstan.ft.digest import Member as GroupMember
@@ -173,6 +174,24 @@ class ClusterPart(Protocol):
     @property
     def leads(self) -> bool:
         """Whether it leads, or is about to."""
+        ...
+
+    @property
+    def followed(self) -> Replica | None:
+        """What there is to see of a node that follows; ``None`` for others."""
+        ...
+
+    @property
+    def clustering(self) -> Clustering | None:
+        """How far it is with the log, ``None`` before it has recovered."""
+        ...
+
+    async def step_down(self, to: str) -> str:
+        """Let another node lead; returns which are ready for it. Raises ``RefusedError``."""
+        ...
+
+    async def change_node(self, node: str, *, is_in: bool) -> None:
+        """Add a node to the cluster, or remove it. Raises ``FtstanError``."""
         ...
 
 
@@ -371,6 +390,14 @@ class Context:
         """
         log.stream.info(f"ft: switchover: handing over to server {successor}")
         self._exit_status = EXIT_FENCED
+        self.hands_over = True
+        self._end()
+
+    def request_step_down(self, to: str, status: int = EXIT_FENCED) -> None:
+        """Stop cleanly in favour of the node ``to`` of the cluster, empty for any."""
+        log.stream.info("server lost leadership, performing leader stepdown actions")
+        log.stream.info(f"cluster: {to or 'another node'} is to lead")
+        self._exit_status = status
         self.hands_over = True
         self._end()
 

@@ -333,7 +333,7 @@ class Node(Context):
 
     async def _start_cluster(self, access: StoreAccess, urls: list[str]) -> None:
         from ftstan.node.admin_listener import AdminListener  # noqa: PLC0415
-        from ftstan.node.clustered import ClusterNode  # noqa: PLC0415
+        from ftstan.node.clustered import ClusterNode, membership_subject  # noqa: PLC0415
 
         await self._lock_standalone(access)
         self.owns = True
@@ -341,6 +341,11 @@ class Node(Context):
         self._admin_listener = AdminListener(self)
         await self._admin_listener.open_own()
         self.cluster = ClusterNode(self, self, access, urls)
+        if self.options.cluster.allow_add_remove_node:
+            listener = self._admin_listener
+            for verb, answer in (("add", self.cluster.add), ("remove", self.cluster.remove)):
+                subject = membership_subject(self.options.cluster_id, verb)
+                await listener.hear(subject, answer, self.is_serving)
         await self.cluster.start()
 
     async def _open_pages_aside(self) -> None:

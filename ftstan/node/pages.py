@@ -10,6 +10,7 @@ that no other thread can split, so it is true for one moment.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 from dataclasses import asdict, replace
@@ -20,6 +21,7 @@ from ftstan.base.errors import StoreError
 from ftstan.base.states import NodeState, Phase
 from ftstan.broker import views
 from ftstan.broker.views import Counters, SubRow
+from ftstan.cluster import views as followed
 from ftstan.config.banner import runtime_version
 from ftstan.config.limits import Limits
 from ftstan.monitor.metrics import NodeFigures
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from ftstan.broker.client import Client
     from ftstan.broker.state import Channel
     from ftstan.broker.views import CensusRow, ChannelRow, ClientRow
+    from ftstan.cluster.replica import Replica
     from ftstan.node.context import Context
     from ftstan.node.pipeline import Serving
 
@@ -47,6 +50,8 @@ _MOMENT_S: Final = 0.25
 #: Rows that are copied in one visit to the data plane: below a tenth of a millisecond each way.
 _CHANNELS_A_VISIT: Final = 256
 _SUBS_A_VISIT: Final = 256
+#: Each of them may have to be read.
+_OPENED_A_VISIT: Final = 16
 #: A census looks at every subscription, in C: so many at most in one visit, unless one channel has
 #: more.
 _CENSUS_SUBS_A_VISIT: Final = 8192
@@ -109,7 +114,8 @@ class Pages:
     def heading(self) -> Heading:
         """Who answers, and when."""
         node = self._node
-        cluster_id = node.options.cluster_id if node.plane.serving is not None else ""
+        shows = node.plane.serving is not None or self._followed is not None
+        cluster_id = node.options.cluster_id if shows else ""
         return Heading(cluster_id, node.server_id, format_time(node.clock.wall_ns()))
 
     async def serverz(self) -> dict[str, object]:
@@ -171,24 +177,35 @@ class Pages:
 
     async def clients(self, offset: int, limit: int) -> Page:
         """Some of the ids of all clients, sorted."""
-        return await self._names(views.client_names, offset, limit)
+        return await self._names(views.client_names, followed.client_names, offset, limit)
 
     async def channels(self, offset: int, limit: int) -> Page:
         """Some of the names of all channels, sorted."""
-        return await self._names(views.channel_names, offset, limit)
+        return await self._names(views.channel_names, followed.channel_names, offset, limit)
 
-    async def _names(self, of: Callable[[Broker], list[bytes]], offset: int, limit: int) -> Page:
+    async def _names(
+        self,
+        of: Callable[[Broker], list[bytes]],
+        of_followed: Callable[[Replica], list[bytes]],
+        offset: int,
+        limit: int,
+    ) -> Page:
         look = self._look()
-        if look is None:
+        replica = self._followed
+        if look is not None:
+            names = sorted(await look.ask(lambda: of(look.broker)))
+        elif replica is not None:
+            names = sorted(of_followed(replica))
+        else:
             return Page(0, [])
-        names = sorted(await look.ask(lambda: of(look.broker)))
         return Page(len(names), names[offset : offset + limit])
 
     async def client_rows(self, names: Sequence[bytes]) -> list[ClientRow]:
         """These clients, without those that are gone."""
         look = self._look()
         if look is None:
-            return []
+            replica = self._followed
+            return followed.client_rows(replica, names) if replica is not None else []
 
         def rows(portion: Sequence[bytes]) -> list[ClientRow]:
             found: list[Client] = [
@@ -205,7 +222,7 @@ class Pages:
         """
         look = self._look()
         if look is None:
-            return []
+            return await self._followed_rows(names, subs=subs)
 
         def rows(portion: Sequence[bytes]) -> list[ChannelRow]:
             found: list[Channel] = []
@@ -222,12 +239,29 @@ class Pages:
 
         return await look.in_portions(names, _CHANNELS_A_VISIT, rows)
 
+    async def _followed_rows(self, names: Sequence[bytes], *, subs: bool) -> list[ChannelRow]:
+        """Channels of a node that follows, opened if nobody has needed them yet."""
+        replica = self._followed
+        if replica is None:
+            return []
+        for start in range(0, len(names), _OPENED_A_VISIT):
+            portion = names[start : start + _OPENED_A_VISIT]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MOMENT_S):
+                    await self._node.call(
+                        lambda portion=portion: followed.open_channels(replica, portion)  # type: ignore[misc]
+                    )
+        return followed.channel_rows(replica, names, subs=subs)
+
     async def sub_rows(self, row: ChannelRow | ClientRow) -> list[tuple[bytes, SubRow]]:
         """The subscriptions of a row, each with the name of its channel."""
         look = self._look()
-        if look is None:
+        if look is not None:
+            seen = await look.in_portions(row.subs, _SUBS_A_VISIT, views.sub_rows)
+        elif self._followed is not None:
+            seen = views.sub_rows(row.subs)
+        else:
             return []
-        seen = await look.in_portions(row.subs, _SUBS_A_VISIT, views.sub_rows)
         return [
             (sub.channel.name, SubRow._make(fields))
             for sub, fields in zip(row.subs, seen, strict=True)
@@ -349,6 +383,12 @@ class Pages:
     # ---- looking
     # ----------------------------------------------------------------------------------------------
 
+    @property
+    def _followed(self) -> Replica | None:
+        """What there is to see of a node that follows the leader of a cluster."""
+        cluster = self._node.cluster
+        return cluster.followed if cluster is not None else None
+
     def _look(self) -> _Look | None:
         serving = self._node.plane.serving
         return _Look(self._node, serving) if serving is not None else None
@@ -375,6 +415,10 @@ class Pages:
     async def _count(self, serving: Serving | None) -> None:
         counters = Counters()
         rows = []
+        replica = self._followed
+        if serving is None and replica is not None:
+            counters = followed.counters(replica)
+            rows = followed.census(replica)
         if serving is not None:
             look = _Look(self._node, serving)
             broker = look.broker

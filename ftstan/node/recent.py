@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ftstan.base.states import NodeState
+from ftstan.cluster.health import judge_alone
 from ftstan.ft.health import GroupVerdict, Health, judge, name
 from ftstan.node.peers import SILENT_S
 
@@ -170,6 +171,8 @@ def group_verdict(members: Sequence[Member]) -> GroupVerdict:
 
 
 def _alone(status: NodeStatus) -> GroupVerdict:
+    if status.clustering is not None:
+        return judge_alone(status)
     if status.serving and status.state == NodeState.STANDALONE:
         return GroupVerdict(Health.HEALTHY, ())
     return GroupVerdict(Health.UNSERVED, (f"this server is {status.activity}",))

@@ -80,6 +80,7 @@ class StatusSource:
             recovery=self._recovery,
             name=member_name(node.options),
             switchover_at_ns=group.switchover_at_ns if group is not None else 0,
+            clustering=node.cluster.clustering if node.cluster is not None else None,
         )
 
     async def refreshed(self) -> NodeStatus:

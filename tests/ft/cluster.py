@@ -23,13 +23,14 @@ FOLLOWS = "STREAM: Cluster Log Path: "
 
 
 class Cluster:
-    """Nodes by id; ``words`` go to each of them."""
+    """Nodes by id; ``words`` go to each of them. ``spare`` ones join later, and found nothing."""
 
-    def __init__(self, stage: Stage, *words: str) -> None:
+    def __init__(self, stage: Stage, *words: str, spare: tuple[str, ...] = ()) -> None:
         self._stage = stage
         self._words = words
-        self._routes = dict(zip(NODES, free_ports(3), strict=True))
-        self._ports = dict(zip(NODES, free_ports(3), strict=True))
+        names = NODES + spare
+        self._routes = dict(zip(names, free_ports(len(names)), strict=True))
+        self._ports = dict(zip(names, free_ports(len(names)), strict=True))
         self._starts = 0
         self.servers: dict[str, Server] = {}
 
@@ -51,12 +52,13 @@ class Cluster:
         """Start these nodes, or all of them; waits for nothing."""
         for node in nodes or NODES:
             self._starts += 1
-            routes = ",".join(f"nats://{HOST}:{port}" for port in self._routes.values())
+            routes = ",".join(f"nats://{HOST}:{self._routes[name]}" for name in NODES)
+            founds = ("-cluster_peers", ",".join(NODES)) if node in NODES else ()
             self.servers[node] = self._stage.server(
                 f"{node}-{self._starts}",
                 *("-store", "file", "-dir", str(self.store(node))),
                 *("-clustered", "-cluster_preview", "-cluster_node_id", node),
-                *("-cluster_peers", ",".join(NODES), "-cluster_log_path", str(self.log(node))),
+                *(*founds, "-cluster_log_path", str(self.log(node))),
                 *("-cluster", f"nats://{HOST}:{self._routes[node]}", "-routes", routes),
                 *self._words,
                 *more,

@@ -1046,4 +1046,6 @@ PLAIN: Final = (
     "lost store lock, aborting..",
     "Unable to update store lock (..)",
     "Error on leadership acquired: ..",
+    "Error adding node ..: ..",
+    "Error removing node ..: ..",
 )

@@ -27,7 +27,7 @@ from ftstan.admin.protocol import (
 )
 from ftstan.admin.signing import plain
 from ftstan.base.errors import WireError
-from ftstan.base.states import Lag, NodeStatus, Recovery
+from ftstan.base.states import Clustering, Lag, NodeStatus, Recovery
 
 STATUS = NodeStatus(
     cluster="c",
@@ -60,6 +60,15 @@ ENTRY = EpochEntry(3, "S", "host", 7, 10, 20, "silence", 2, mixed=True)
         Answer(ok=True, status=STATUS),
         Answer(ok=True, status=replace(STATUS, probe_age=None, warm_lag=Lag(3, 1.5), serving=True)),
         Answer(ok=True, status=replace(STATUS, trouble="disk full", recovery=Recovery(3, 7))),
+        Answer(
+            ok=True,
+            status=replace(
+                STATUS,
+                role="Follower",
+                node_id="a",
+                clustering=Clustering("following", "b", 7, 6, 7, "", ("a", "b")),
+            ),
+        ),
         Answer(ok=True, history=(ENTRY, replace(ENTRY, epoch=2))),
     ],
 )

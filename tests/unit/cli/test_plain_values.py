@@ -176,6 +176,8 @@ ASKED = (
     "ft switchover --group g --cancel --yes --dir {dir}",
     "ft pause --group g --yes --dir {dir}", "ft resume --group g --dir {dir}",
     "ft mixed on --group g --dir {dir}", "key rotate --yes --dir {dir}",
+    "cluster status", "cluster stepdown --yes --dir {dir}", "cluster add n4 --dir {dir}",
+    "cluster remove n1 --yes --dir {dir}",
 )  # fmt: skip
 #: Verbs that ask nobody, with what each needs.
 ALONE = (
@@ -195,7 +197,9 @@ ALONE = (
 )  # fmt: skip
 #: They need a NATS server, or storage to attack: tests with such run them. What completion prints
 #: is a program.
-ELSEWHERE = {"pub", "sub", "bench", "check-store", "completion", "channel redrive"}
+ELSEWHERE = {
+    *("pub", "sub", "bench", "check-store", "completion", "channel redrive", "cluster backup"),
+}
 
 
 def raw(text: str) -> list[str]:

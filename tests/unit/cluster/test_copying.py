@@ -15,7 +15,7 @@ from ftstan.cluster.jetstream import Answer
 from ftstan.stores.interface import ClientInfo, ServerInfo, StoredAt, SubState
 from ftstan.wire.block import MsgBlock
 from tests.unit.cluster.stream import FakeLink
-from tests.unit.cluster.test_replica import FOO, Life, block, events
+from tests.unit.cluster.test_replica import FOO, LOG, Life, block, events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,6 @@ def wire(life: Life) -> Wire:
 
 
 def copy(life: Life, wire: Wire) -> Copy:
-    life.replica.forsake()
     return Copy(cast("JetStream", wire), life.replica, "cid", "a")
 
 
@@ -88,6 +87,8 @@ def fill(life: Life) -> None:
         Operation(Op.SUB_NEW, FOO, SubState(1, b"c", inbox=b"i", ack_inbox=b"a")),
         Operation(Op.REMEMBER, b"", ({b"k" * 16: StoredAt(3, 4)}, 1)),
         Operation(Op.KEEP, b"empty"),
+        Operation(Op.NODE, b"d", 1),
+        Operation(Op.NODE, b"c", 0),
     )
     sent = [("sent", 1, sequence) for sequence in range(1, 6)]
     life.batch(Operation(Op.EVENTS, FOO, events(*sent, ("acked", 1, 2))))
@@ -120,6 +121,7 @@ def state(life: Life) -> dict[str, object]:
         "clients": replica.clients,
         "info": replica.info,
         "remembered": replica.remembered,
+        "nodes": replica.nodes,
         "at": replica.at,
     }
 
@@ -271,3 +273,60 @@ def test_a_node_of_another_log_gives_nothing(nodes: tuple[Life, Life]) -> None:
     ours.replica.start_at(Position(bytes(16)), 0)
     with pytest.raises(CopyError, match="nothing to copy"):
         run(copy(ours, wire(theirs)))
+
+
+def test_nothing_is_given_up_before_the_manifest_is_there(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    ours.leader()
+    ours.batch(Operation(Op.PUBLISH, FOO, block(1, 9)))
+    ours.replica.checkpoint()
+    before = state(ours)
+    cut = wire(theirs)
+    cut.faults.append("gone")
+    with pytest.raises(CopyError):
+        run(copy(ours, cut))
+    assert state(ours) == before
+    found = ours.file.read()
+    assert found is not None
+    assert found.at == ours.at
+    # Behind it the checkpoint says that nothing is certain, until all is there.
+    cut = wire(theirs)
+    cut.faults.extend(("", "gone"))
+    with pytest.raises(CopyError):
+        run(copy(ours, cut))
+    found = ours.file.read()
+    assert found is not None
+    assert found.at == Position(LOG)
+    run(copy(ours, wire(theirs)))
+    assert state(ours) == state(theirs)
+
+
+def test_a_store_in_doubt_is_filled_anew_and_says_so_if_that_breaks_off(
+    nodes: tuple[Life, Life],
+) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    ours.leader()
+    ours.batch(Operation(Op.PUBLISH, FOO, block(1, 9)), Operation(Op.PUBLISH, BAR, other()))
+    ours.replica.checkpoint()
+    at = ours.at
+    ours.replica.doubt()
+    # What a stop leaves is the checkpoint of before.
+    ours.replica.checkpoint()
+    found = ours.file.read()
+    assert found is not None
+    assert (found.at, found.unsound) == (at, False)
+    made = copy(ours, wire(theirs))
+    made.step()
+    made.step()
+    assert ours.messages() in ([], list(range(1, 2001)))
+    assert not ours.replica.unsound
+    run(made)
+    assert state(ours) == state(theirs)
+
+
+def other() -> MsgBlock:
+    made = MsgBlock()
+    made.append(1, BAR, b"", b"another one", 7)
+    return made

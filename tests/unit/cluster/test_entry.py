@@ -108,7 +108,7 @@ clients = st.builds(ClientInfo, words, words, words, signed, signed, signed)
     st.builds(Operation, st.just(Op.SUB_NEW), words, subs),
     st.builds(Operation, st.just(Op.SUB_UPDATE), words, subs),
     st.builds(Operation, st.just(Op.CLIENT_NEW), words, clients),
-    st.builds(Operation, st.sampled_from((Op.SUB_DELETE, Op.PURGE)), words, numbers),
+    st.builds(Operation, st.sampled_from((Op.SUB_DELETE, Op.PURGE, Op.NODE)), words, numbers),
     st.builds(
         Operation, st.sampled_from((Op.KEEP, Op.CLIENT_DELETE, Op.CHANNEL_DELETE)), words),
     st.builds(Operation, st.just(Op.REMEMBER), words, st.tuples(

@@ -16,7 +16,9 @@ from ftstan.cluster.entry import Entry, Kind, Position
 from ftstan.cluster.follower import Follower, Stage
 from ftstan.cluster.jetstream import Answer
 from ftstan.cluster.log import LogLostError, ReplicatedLog, settings
+from ftstan.cluster.replica import HoleError
 from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, Silence
+from ftstan.cluster.time import LeaderClock
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
 if TYPE_CHECKING:
@@ -41,7 +43,11 @@ class Time:
 
 
 class FakeStore:
-    def tick(self, _now: int) -> bool:
+    def __init__(self) -> None:
+        self.ticks: list[int] = []
+
+    def tick(self, now: int) -> bool:
+        self.ticks.append(now)
         return False
 
 
@@ -54,9 +60,25 @@ class FakeReplica:
     is_recorded: bool = True
     stored: int = 0
     store: FakeStore = field(default_factory=FakeStore)
+    nodes: dict[str, bool] = field(default_factory=dict)
+    unsound: bool = False
+    emptied: int = 0
+    hole_at: int = 0
 
     def take(self, entry: Entry, at: Position) -> None:
+        if at.sequence == self.hole_at:
+            self.hole_at = 0
+            raise HoleError("message 7 is missing in the local store")
         self.taken.append(entry)
+        self.at = at
+
+    def doubt(self) -> None:
+        self.unsound = True
+        self.at = Position(self.at.incarnation)
+
+    def empty(self, at: Position, _seen: int) -> None:
+        self.unsound = False
+        self.emptied += 1
         self.at = at
 
     def start_at(self, at: Position, seen: int) -> None:
@@ -91,6 +113,7 @@ class Node:
             node_id=name,
             founders=("a", "b", "c"),
             elected=self._elected,
+            time=LeaderClock(clock),
         )
         self.js.on_message = self.follower.hear
 
@@ -207,6 +230,39 @@ def test_who_says_that_it_leads_is_not_replaced_although_its_beats_are_lost(
     node.js.reports = [said(first.follower.report())]
     node.run(20.0)
     assert not node.was_elected()
+
+
+def test_a_leader_that_steps_down_for_one_node_is_followed_by_it(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    nodes = [Node(stream, name, time) for name in ("b", "c")]
+    for node in nodes:
+        node.run(2.0, beats=first)
+    farewell = replace(first.follower.report(), leaves=True, to="c").encode()
+    for node in nodes:
+        # It was heard a moment ago, so it waits for as long as after a beat.
+        node.js.waiting.append(farewell)
+        node.run(SHORTEST_S / 2)
+    assert [node.was_elected() for node in nodes] == [False, True]
+    # The one that is named may never come.
+    nodes[0].run(LONGEST_S + 1.0)
+    assert nodes[0].was_elected()
+
+
+def test_a_node_that_was_removed_does_not_lead_until_it_is_added_again(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    node.replica.nodes = {"b": False}
+    node.run(20.0)
+    assert not node.was_elected()
+    assert node.follower.trouble == ""
+    node.replica.nodes = {"b": True}
+    node.run(10.0)
+    assert node.was_elected()
 
 
 def test_a_former_leader_that_still_beats_keeps_nobody_quiet(stream: Stream, time: Time) -> None:
@@ -410,3 +466,89 @@ def test_a_node_behind_the_purge_copies_from_a_follower_and_does_not_lead_before
     assert node.stage() is Stage.FOLLOWING
     assert node.log.at == first.log.at
     assert node.follower.trouble == ""
+
+
+def test_a_node_behind_the_purge_keeps_what_it_has_until_another_one_is_copied(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    before = node.replica.at
+    assert before.sequence == 1
+    for _ in range(5):
+        first.log.append(b"")
+    first.log.purge(4)
+    node.run(20.0)
+    assert node.stage() is Stage.COPYING
+    assert node.replica.at == before
+    said_now = node.follower.report()
+    assert (said_now.sequence, said_now.crc) == (before.sequence, before.crc)
+
+    class Taken(FakeCopy):
+        def step(self) -> Position | None:
+            node.replica.forsake()
+            raise CopyError("node does not answer")
+
+    monkeypatch.setattr(module, "Copy", Taken)
+    node.js.reports = [said(first.follower.report())]
+    node.run(2.0)
+    # From now on its store holds nothing for certain, and it says so.
+    assert node.follower.report().sequence == 0
+    assert not node.was_elected()
+
+
+def test_a_stream_that_was_put_back_is_read_on_without_a_copy(stream: Stream, time: Time) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    for _ in range(5):
+        first.log.append(b"")
+    first.log.purge(4)
+    node.run(5.0)
+    assert node.stage() is Stage.COPYING
+    stream.purged = 0
+    node.run(2.0, beats=first)
+    assert node.stage() is Stage.FOLLOWING
+    assert node.log.at == first.log.at
+    assert node.follower.trouble == ""
+
+
+@pytest.mark.parametrize("purged", [0, 2])
+def test_a_store_with_a_hole_is_emptied_only_when_it_can_be_filled_again(
+    stream: Stream, time: Time, purged: int
+) -> None:
+    first = leader(stream, time)
+    for _ in range(3):
+        first.log.append(b"")
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    stream.purged = purged
+    node.replica.hole_at = 5
+    first.log.append(b"")
+    node.run(5.0, beats=first)
+    if purged:
+        assert node.stage() is Stage.COPYING
+        assert (node.replica.unsound, node.replica.emptied) == (True, 0)
+    else:
+        assert node.stage() is Stage.FOLLOWING
+        assert (node.replica.unsound, node.replica.emptied) == (False, 1)
+        assert node.replica.at == first.log.at
+
+
+def test_messages_of_a_follower_expire_by_the_clock_of_the_leader(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    # A leader of an earlier release does not say.
+    assert set(node.replica.store.ticks) == {0}
+    for theirs in (5_000, 4_000):
+        beat = replace(first.follower.report(), time=theirs)
+        node.replica.store.ticks.clear()
+        for _ in range(30):
+            node.js.waiting.append(beat.encode())
+            node.run(0.05)
+        assert set(node.replica.store.ticks[-1:]) == {theirs}
+    assert not node.was_elected()

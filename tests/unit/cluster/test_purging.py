@@ -63,3 +63,23 @@ def test_nodes_are_known_for_good(tmp_path: Path) -> None:
 def test_a_file_of_nodes_that_cannot_be_read_is_begun_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / "nodes.json").write_text(text, encoding="latin-1")
     assert KnownNodes(str(tmp_path), ("a",)).stored == {"a": 0}
+
+
+def test_a_node_that_was_removed_is_waited_for_no_more_and_one_that_was_added_is(
+    tmp_path: Path,
+) -> None:
+    changes: dict[str, bool] = {}
+    nodes = KnownNodes(str(tmp_path), ("a", "b", "c"), lambda: changes)
+    nodes.hear([said("a", 30), said("b", 20)], LOG)
+    answers = [said("a", 30), said("b", 20)]
+    assert purge_to(nodes.members, answers, LOG, is_large=False) == 0
+    changes = {"c": False}
+    assert nodes.is_removed("c")
+    assert nodes.members == {"a": 30, "b": 20}
+    assert purge_to(nodes.members, answers, LOG, is_large=False) == 20
+    changes = {"c": False, "d": True}
+    assert nodes.members == {"a": 30, "b": 20, "d": 0}
+    assert purge_to(nodes.members, answers, LOG, is_large=False) == 0
+    changes = {"c": True, "d": True}
+    assert not nodes.is_removed("c")
+    assert set(nodes.members) == {"a", "b", "c", "d"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -291,3 +293,53 @@ def test_a_datastore_older_than_its_checkpoint_is_found_out(tmp_path: Path) -> N
     assert not file.is_marked(newer)
     (store / "cluster.mark").unlink()
     assert not file.is_marked(newer)
+
+
+def test_nodes_that_were_added_and_removed_are_in_the_checkpoint(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.NODE, b"c", 0), Operation(Op.NODE, b"d", 1))
+    life.replica.checkpoint()
+    life.batch(Operation(Op.NODE, b"c", 1))
+    assert life.replica.nodes == {"c": True, "d": True}
+    life = live(lives, tmp_path)
+    found = life.file.read()
+    assert found is not None
+    assert found.nodes == {"c": False, "d": True}
+
+
+def test_a_checkpoint_of_an_earlier_release_has_no_nodes(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    file = CheckpointFile(str(tmp_path / "log"), str(tmp_path / "store"))
+    file.write(Checkpoint("id", Position(LOG, 3, 4, 1, "a")))
+    line = json.loads((tmp_path / "log" / "checkpoint.json").read_text().splitlines()[0])
+    del line["nodes"]
+    text = json.dumps(line)
+    whole = f"{text}\n{zlib.crc32(text.encode()):08x}\n"
+    (tmp_path / "log" / "checkpoint.json").write_text(whole)
+    assert file.read() == Checkpoint("id", Position(LOG, 3, 4, 1, "a"))
+
+
+def test_a_store_that_was_half_emptied_says_so_at_the_next_start(
+    lives: list[Life], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 5)))
+    life.replica.checkpoint()
+
+    def refuse() -> None:
+        raise StoreError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(life.replica, "clear", refuse)
+        with pytest.raises(BehindError):
+            life.replica.empty(Position(LOG), 0)
+    found = life.file.read()
+    assert found is not None
+    assert (found.at, found.unsound) == (Position(LOG), True)
+    life.replica.empty(Position(LOG), 0)
+    found = life.file.read()
+    assert found is not None
+    assert not found.unsound
+    assert life.messages() == []

@@ -1,0 +1,105 @@
+"""The words of ``ftstanctl cluster``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.cli import contexts
+from ftstan.cli.program import give_examples
+from ftstan.cli.words.servers import add_key_options, count, seconds
+
+if TYPE_CHECKING:
+    import argparse
+
+_COMMANDS = (
+    (
+        "status",
+        "show each node of a replicated cluster, and whether the cluster is healthy",
+        ("cluster status --watch", "cluster status --expect 3 --output json"),
+    ),
+    (
+        "stepdown",
+        "have the leader let another node lead, and wait until it does",
+        ("cluster stepdown --dir /data/stan", "cluster stepdown --to b --admin-key stan.key --yes"),
+    ),
+    (
+        "add",
+        "let a node be one of the cluster (again), for the leader to wait for it",
+        ("cluster add d --dir /data/stan", "cluster add d --admin-key stan.key"),
+    ),
+    (
+        "remove",
+        "remove a node: nobody waits for it any more, and it cannot lead",
+        ("cluster remove c --dir /data/stan", "cluster remove c --yes --admin-key stan.key"),
+    ),
+    (
+        "backup",
+        "copy the store of a node into a new directory, while the cluster serves",
+        (
+            "cluster backup /backup/stan --log-path /data/log",
+            "cluster backup /backup/stan --node c --log-path /data/log --output json",
+        ),
+    ),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands."""
+    commands = parser.add_subparsers(
+        title="commands", dest="verb", required=True, metavar="<command>"
+    )
+    for verb, text, examples in _COMMANDS:
+        command = commands.add_parser(verb, help=text, description=text)
+        give_examples(command, *examples)
+        contexts.add_options(command, group=False)
+        command.add_argument(
+            "--timeout",
+            type=seconds,
+            default=1.0,
+            metavar="SECONDS",
+            help="how long answers are waited for (default 1)",
+        )
+        command.add_argument(
+            "--output", choices=("table", "json"), default="table", help="default: table"
+        )
+    added = commands.choices
+    added["status"].add_argument(
+        "--expect", type=count, default=0, metavar="N", help="how many nodes there are"
+    )
+    added["status"].add_argument(
+        "--watch",
+        type=seconds,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="show it again and again, until interrupted (default every 2)",
+    )
+    added["stepdown"].add_argument(
+        "--to", default="", metavar="NODE", help="the node that is to lead: its -cluster_node_id"
+    )
+    added["stepdown"].add_argument(
+        "--wait",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for another node to lead and serve (default 30)",
+    )
+    for verb in ("add", "remove"):
+        added[verb].add_argument("node", metavar="NODE", help="its -cluster_node_id")
+    added["backup"].add_argument(
+        "target", metavar="TARGET", help="a directory that does not exist, or is empty"
+    )
+    added["backup"].add_argument(
+        "--node", default="", metavar="NODE", help="whose store (default: a follower's)"
+    )
+    added["backup"].add_argument(
+        "--log-path",
+        default="",
+        metavar="DIR",
+        help="the -cluster_log_path of a node here, for the login of the log (not with external "
+        "NATS servers)",
+    )
+    for verb in ("stepdown", "add", "remove"):
+        add_key_options(added[verb])
+    for verb in ("stepdown", "remove"):
+        added[verb].add_argument("--yes", action="store_true", help="do not ask on a terminal")
