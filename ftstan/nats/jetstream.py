@@ -95,6 +95,8 @@ class JetStream:
         self._clock = clock
         self._subjects = subjects
         self.on_message: Callable[[bytes], None] = lambda _payload: None
+        self.on_late: Callable[[bytes, Answer], None] = lambda _token, _answer: None
+        """Told of each answer that no request waits for: to ``send``, or one that came too late."""
         self._inbox = f"_INBOX.{Nuid().next()}"
         self._token = 0
         self._answers: list[Answer] = []
@@ -130,6 +132,17 @@ class JetStream:
             any_came = True
             self._take(self._buffer[:got])
         return any_came
+
+    def inbox(self, token: str) -> str:
+        """Where the answer to a message of ``send`` goes that ``on_late`` gets with ``token``.
+
+        The tokens of requests are numbers: this one holds something else.
+        """
+        return f"{self._inbox}.{token}"
+
+    def send(self, frames: bytes | bytearray) -> None:
+        """Send whole frames; their answers go to ``on_late``. Raises ``ConnectionLostError``."""
+        self.link.send(frames, _SEND_S)
 
     def publish(self, subject: str, payload: bytes) -> None:
         """Publish, without an answer. Raises ``ConnectionLostError``."""
@@ -244,8 +257,11 @@ class JetStream:
                 case "PING":
                     self.link.send(b"PONG\r\n", _SEND_S)
                 case "MSG" | "HMSG" if event[2] == _INBOX_SID:
-                    if event[1].rpartition(b".")[2] == b"%d" % self._token:
+                    token = bytes(event[1]).rpartition(b".")[2]
+                    if token == b"%d" % self._token:
                         self._answers.append(_answer(event))
+                    else:
+                        self.on_late(token, _answer(event))
                 case "MSG" | "HMSG":
                     self.on_message(bytes(event[-1]))
                 case "-ERR":
@@ -269,14 +285,22 @@ class Batch:
 def _answer(event: tuple[Any, ...]) -> Answer:
     if event[0] == "MSG":
         return Answer(0, {}, bytes(event[-1]))
-    first, *lines = bytes(event[4]).decode("utf-8", "replace").split("\r\n")
+    status, headers = headers_of(bytes(event[4]))
+    return Answer(status, headers, bytes(event[-1]))
+
+
+def headers_of(block: bytes) -> tuple[int, dict[str, str]]:
+    """The status of a block of headers, 0 without one, and its headers by their names in lower
+    case.
+    """
+    first, *lines = block.decode("utf-8", "replace").split("\r\n")
     words = first.split(" ")
     status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
-    return Answer(status, headers, bytes(event[-1]))
+    return status, headers
 
 
 def _object(data: bytes) -> dict[str, Any]:

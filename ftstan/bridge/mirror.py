@@ -1,0 +1,188 @@
+"""One channel on its way into its stream: what was sent, what is acknowledged, what waits.
+
+Pure: no clock, no I/O. ``acked`` is the stream's last sequence as far as is known, and everything
+up to it is in the stream: an append that was taken proves all before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ftstan.base.errors import FtstanError
+    from ftstan.bridge.backlog import Extent
+    from ftstan.bridge.feed import Tail
+    from ftstan.bridge.marks import Framer, Item
+    from ftstan.client import Message
+
+#: Appends without an answer. JetStream drops what exceeds 10,000 a stream.
+WINDOW: Final = 4096
+WINDOW_BYTES: Final = 16 << 20
+#: Timestamps of mirrored messages that are remembered, to know repeats by.
+_REMEMBERED: Final = 4 * WINDOW
+
+
+class Stage(Enum):
+    """Where the messages come from."""
+
+    BACKLOG = "backlog"
+    TAIL = "tail"
+    STOPPED = "stopped"
+
+
+class Gap(Exception):  # noqa: N818  # not an error before somebody has looked at it
+    """The channel goes on at a later sequence than the one that is next."""
+
+    def __init__(self, first: int, found: int) -> None:
+        super().__init__(first, found)
+        self.first = first
+        self.found = found
+
+
+class Mirror:
+    """A channel and its stream. ``index`` and ``attempt`` tell answers apart."""
+
+    def __init__(self, index: int, channel: str, stream: str) -> None:
+        self.index = index
+        self.channel = channel
+        self.stream = stream
+        self.stage = Stage.BACKLOG
+        self.error: FtstanError | None = None
+        self.exists = False
+        self.is_empty = True
+        """Whether nothing is in the stream: it may still begin anywhere."""
+        self.has_written = False
+        """Whether this run has appended something."""
+        self.foreign = 0
+        """How often another run has appended before us."""
+        self.extent: Extent | None = None
+        self.reading: Iterator[list[Item]] | None = None
+        self.read = 0
+        self.read_before = 0
+        self.tail: Tail | None = None
+        self.goal = 0
+        self.attempt = 0
+        self.framer: Framer | None = None
+        self.acked = 0
+        self.sent = 0
+        self.next = 1
+        self.ahead: deque[Item] = deque()
+        self.window: deque[Item] = deque()
+        self.window_bytes = 0
+        self.held: dict[int, Item] = {}
+        self.held_since = 0.0
+        self.deliveries: dict[int, list[Message]] = {}
+        self.times: dict[int, int] = {}
+        self.again_at = 0.0
+        self.progress_at = 0.0
+        self.trouble = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it goes on."""
+        return self.stage is not Stage.STOPPED
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another append may be sent before one is answered."""
+        return len(self.window) < WINDOW and self.window_bytes < WINDOW_BYTES
+
+    def begin_at(self, last: int) -> None:
+        """The stream's last sequence is ``last``, and everything is still to be done."""
+        self.acked = last
+        self.sent = last
+        self.next = last + 1
+        self.ahead.clear()
+        self.window.clear()
+        self.window_bytes = 0
+        self.held.clear()
+
+    def take(self, item: Item) -> None:
+        """The next message, in order. Raises ``Gap`` and has not taken it then."""
+        if item.sequence < self.next:
+            return
+        if item.sequence > self.next:
+            raise Gap(self.next, item.sequence)
+        self.ahead.append(item)
+        self.next += 1
+
+    def take_delivery(self, item: Item, now: float) -> bool:
+        """A message of the tail, in any order; tells whether it is news.
+
+        What comes early is held until what is missing has come.
+        """
+        if item.sequence < self.next:
+            return False
+        if item.sequence == self.next:
+            self.ahead.append(item)
+            self.next += 1
+            while (found := self.held.pop(self.next, None)) is not None:
+                self.ahead.append(found)
+                self.next += 1
+            self.held_since = now
+        else:
+            if not self.held:
+                self.held_since = now
+            self.held[item.sequence] = item
+        return True
+
+    def to_send(self) -> Item:
+        """The next message to send; it counts as sent."""
+        item = self.ahead.popleft()
+        self.window.append(item)
+        self.window_bytes += len(item.data)
+        self.sent = item.sequence
+        return item
+
+    def confirm(self, last: int) -> list[Message]:
+        """Everything up to ``last`` is in the stream; gives the deliveries to acknowledge."""
+        if last <= self.acked:
+            return []
+        self.acked = last
+        self.is_empty = False
+        done: list[Message] = []
+        while self.window and self.window[0].sequence <= last:
+            item = self.window.popleft()
+            self.window_bytes -= len(item.data)
+            self.times[item.sequence] = item.timestamp
+            if self.deliveries:
+                done += self.deliveries.pop(item.sequence, ())
+        while len(self.times) > _REMEMBERED:
+            del self.times[next(iter(self.times))]
+        return done
+
+    def rewind(self, last: int) -> list[Message]:
+        """The stream ends at ``last``, at or above ``acked``: what lies behind is sent again.
+
+        Gives the deliveries to acknowledge. What waited and is in the stream is dropped.
+        """
+        done = self.confirm(last)
+        self.ahead.extendleft(reversed(self.window))
+        self.window.clear()
+        self.window_bytes = 0
+        while self.ahead and self.ahead[0].sequence <= last:
+            item = self.ahead.popleft()
+            done += self.deliveries.pop(item.sequence, ())
+        self.sent = last
+        self.next = max(self.next, last + 1)
+        for sequence in [s for s in self.held if s <= last]:
+            del self.held[sequence]
+            done += self.deliveries.pop(sequence, ())
+        while (found := self.held.pop(self.next, None)) is not None:
+            self.ahead.append(found)
+            self.next += 1
+        return done
+
+    def skip_to(self, sequence: int) -> None:
+        """The channel goes on at ``sequence``, and so does the stream; nothing is on its way."""
+        held = self.held
+        self.acked = sequence - 1
+        self.sent = sequence - 1
+        self.next = sequence
+        self.held = {}
+        for key in sorted(held):
+            self.take_delivery(held[key], self.held_since)

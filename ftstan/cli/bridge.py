@@ -1,0 +1,220 @@
+"""``ftstanctl bridge``: mirror channels into JetStream, and see how far that is
+(``docs/jetstream.md``).
+
+Exit status: 0 done, 1 a channel was stopped, is not level or differs, 3 not carried out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING, Any, Final
+
+import ftstan.client
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import ConfigError, NatsError
+from ftstan.bridge import names
+from ftstan.bridge.backlog import LogFiles
+from ftstan.bridge.bridge import Bridge
+from ftstan.bridge.mirror import Mirror
+from ftstan.bridge.target import StreamOptions, Target
+from ftstan.cli import client_options, connecting
+from ftstan.cli.terminal import print_json, print_table, say
+from ftstan.cli.words.bridge import EXIT_DONE, EXIT_STOPPED
+from ftstan.client import ClientIdTakenError
+from ftstan.client.options import check_channel
+from ftstan.config.options import LinkOptions
+from ftstan.nats.jetstream import JetStream
+from ftstan.nats.link import Link
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from ftstan.client import ClientError, Connection
+
+_PING_MAX_OUT: Final = 60
+_RIGHTS: Final = "the login needs the rights that docs/jetstream.md lists"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out one verb; returns the exit status. Raises ``FtstanError``."""
+    for channel in arguments.channel or ():
+        check_channel(channel)
+    return {"run": _run}[arguments.verb](arguments)
+
+
+# ---- run
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    mirrors = _mirrors(arguments)
+    with contextlib.ExitStack() as stack:
+        files = _files(arguments, stack)
+        clock = SystemClock()
+        target = _target(arguments)
+        stack.callback(target.js.close)
+        bridge = Bridge(
+            *(target, _connecting(arguments, ""), files, mirrors, clock, say),
+            purge_at_gap=arguments.purge_at_gap,
+            once=arguments.once,
+        )
+        stack.callback(bridge.close)
+        _connect(target)
+        bridge.open()
+        bridge.prepare()
+        if arguments.dry_run:
+            return _say_plan(arguments, mirrors)
+        with _until_signalled(bridge):
+            bridge.run()
+    return EXIT_STOPPED if any(mirror.error is not None for mirror in mirrors) else EXIT_DONE
+
+
+def _mirrors(arguments: argparse.Namespace) -> list[Mirror]:
+    channels = list(dict.fromkeys(arguments.channel))
+    streams = names.stream_names(channels, arguments.stream_prefix, dict(arguments.stream))
+    return [Mirror(i, channel, streams[channel]) for i, channel in enumerate(channels)]
+
+
+def _files(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> LogFiles | None:
+    if not arguments.datastore:
+        return None
+    files = stack.enter_context(LogFiles(arguments.datastore, arguments.crc_poly))
+    if files.cluster_id != arguments.cluster:
+        raise ConfigError(
+            f'{arguments.datastore} is of the cluster "{files.cluster_id}", not '
+            f'"{arguments.cluster}"',
+            hint="correct --dir or --cluster",
+        )
+    return files
+
+
+@contextlib.contextmanager
+def _until_signalled(bridge: Bridge) -> Iterator[None]:
+    """SIGTERM and SIGINT end the bridge once what it sent is answered."""
+    former = {
+        number: signal.signal(number, lambda *_: bridge.stop())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _say_plan(arguments: argparse.Namespace, mirrors: list[Mirror]) -> int:
+    rows: list[dict[str, Any]] = [
+        {
+            "channel": m.channel,
+            "stream": m.stream,
+            "stream_is": "there" if m.exists else "new",
+            "mirrored_to": m.acked if m.exists else 0,
+            "first": m.extent.first if m.extent is not None else None,
+            "last": m.extent.last if m.extent is not None else None,
+            "backlog": "files" if m.extent is not None else "server",
+        }
+        for m in mirrors
+    ]
+    if arguments.output == "json":
+        print_json({"dry_run": True, "channels": rows, "differences": list(DIFFERENCES)})
+        return EXIT_DONE
+    heads = tuple(rows[0])
+    print_table(
+        [head.replace("_", " ") for head in heads],
+        [["-" if row[head] is None else row[head] for head in heads] for row in rows],
+        right=("mirrored to", "first", "last"),
+    )
+    say("", "What is different in JetStream:", *(f"- {line}" for line in DIFFERENCES), "")
+    say("nothing was written")
+    return EXIT_DONE
+
+
+#: What whoever moves should know before; the whole table is in docs/jetstream.md.
+DIFFERENCES: Final = (
+    "a stream's limits are those of --max-msgs, --max-bytes and --max-age, not the channel's",
+    "a message's time in the stream is that of its copy; its own is in the header Ftstan-Timestamp",
+    "the reply of a publish is in the header Ftstan-Reply",
+    "durables and queue groups are not moved: make consumers that start at their sequences",
+    "nobody refuses publishes to the channel: stop its publishers before you move its readers",
+)
+
+
+# ---- connections
+
+
+def _connecting(
+    arguments: argparse.Namespace, suffix: str
+) -> Callable[[Callable[[ClientError], Awaitable[None]]], Awaitable[Connection]]:
+    async def connect(on_error: Callable[[ClientError], Awaitable[None]]) -> Connection:
+        try:
+            return await ftstan.client.connect(
+                arguments.cluster,
+                arguments.client_id + suffix,
+                servers=[server.strip() for server in arguments.server.split(",")],
+                login=client_options.login(arguments),
+                timeout=arguments.connect_timeout,
+                ping_max_out=_PING_MAX_OUT,
+                on_error=on_error,
+            )
+        except ClientIdTakenError as error:
+            raise ConfigError(
+                f'the client id "{arguments.client_id + suffix}" is taken: another bridge runs',
+                hint="leave one of the two running, or give this one another --client-id and "
+                "other channels",
+            ) from error
+
+    return connect
+
+
+def _target(arguments: argparse.Namespace) -> Target:
+    urls = arguments.jetstream or arguments.server
+    clock = SystemClock()
+    link = Link(
+        [url.strip() for url in urls.split(",")],
+        name="ftstan-bridge",
+        clock=clock,
+        options=_login(arguments),
+    )
+    options = (
+        StreamOptions(
+            arguments.replicas,
+            arguments.storage,
+            arguments.max_msgs,
+            arguments.max_bytes,
+            arguments.max_age,
+        )
+        if arguments.verb == "run"
+        else StreamOptions()
+    )
+    return Target(JetStream(link, clock), arguments.cluster, options)
+
+
+def _login(arguments: argparse.Namespace) -> LinkOptions:
+    """The login at JetStream: that of the streaming server where no other NATS is named."""
+    given = LinkOptions(
+        user=arguments.jetstream_user,
+        password=arguments.jetstream_pass,
+        token=arguments.jetstream_auth,
+        nkey_seed_file=arguments.jetstream_nkey,
+        credentials=arguments.jetstream_creds,
+        client_ca=arguments.jetstream_tlsca,
+        client_cert=arguments.jetstream_tlscert,
+        client_key=arguments.jetstream_tlskey,
+        server_name=arguments.jetstream_tlsname,
+    )
+    if given != LinkOptions():
+        return given
+    if arguments.jetstream:
+        return given
+    arguments.secure = False
+    return connecting.link_options(arguments)
+
+
+def _connect(target: Target) -> None:
+    try:
+        target.js.connect(5.0)
+    except NatsError as error:
+        raise type(error)(
+            f"JetStream: {error.text}", hint="correct --jetstream and the login there"
+        ) from error
