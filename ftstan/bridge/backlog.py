@@ -25,7 +25,6 @@ from ftstan.wire.codec import decode_msg_proto
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.stores.interface import StoredSub
 
 _AT_ONCE: Final = 512
 
@@ -44,38 +43,41 @@ class LogFiles:
     def __init__(self, path: str, polynomial: int) -> None:
         """Raises ``ConfigError``, ``StoreError``."""
         self.path = path
-        disk = LocalDisk()
+        self._disk = LocalDisk()
         with self._storage():
-            root = disk.open_dir(path)
+            self._root = self._disk.open_dir(path)
         try:
             with self._storage():
-                epochs = find_epochs(disk, root, looking=True)
-                # Live, also when no server holds it now: one may begin at any moment.
-                self._source = Source(
-                    *(disk, root, records.Crc(polynomial)),
-                    NEVER_OURS if epochs.ours_from is None else epochs.ours_from,
-                    live=True,
-                )
-                info, _ = read_server(self._source)
-            if info is None:
-                raise ConfigError(
-                    f"{path} holds no datastore", hint="give the directory that the server has"
-                )
-            if info.encrypted:
-                raise ConfigError(
-                    f"the payloads in {path} are encrypted",
-                    hint="leave --dir out: the server hands messages out as they were published",
-                )
+                self._source, self.cluster_id = self._open(polynomial)
         except BaseException:
-            disk.close(root)
+            self._disk.close(self._root)
             raise
-        self.cluster_id = info.cluster_id
+
+    def _open(self, polynomial: int) -> tuple[Source, str]:
+        epochs = find_epochs(self._disk, self._root, looking=True)
+        # Live, also when no server holds it now: one may begin at any moment.
+        source = Source(
+            *(self._disk, self._root, records.Crc(polynomial)),
+            NEVER_OURS if epochs.ours_from is None else epochs.ours_from,
+            live=True,
+        )
+        info, _ = read_server(source)
+        if info is None:
+            raise ConfigError(
+                f"{self.path} holds no datastore", hint="give the directory that the server has"
+            )
+        if info.encrypted:
+            raise ConfigError(
+                f"the payloads in {self.path} are encrypted",
+                hint="leave --dir out: the server hands messages out as they were published",
+            )
+        return source, info.cluster_id
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._source.disk.close(self._source.root)
+        self._disk.close(self._root)
 
     def extent(self, channel: str) -> Extent:
         """The messages of the channel that are there. Raises ``ConfigError``, ``StoreError``."""
@@ -105,11 +107,6 @@ class LogFiles:
                             _item(block.payload(k))
                             for k in range(at, min(at + _AT_ONCE, len(block)))
                         ]
-
-    def subscriptions(self, channel: str) -> list[StoredSub]:
-        """The channel's subscriptions as they are stored. Raises ``ConfigError``, ``StoreError``."""
-        with self._storage(), self._files(channel) as files:
-            return list(files.subs()[0].values())
 
     @contextlib.contextmanager
     def _files(self, channel: str) -> Iterator[ChannelFiles]:

@@ -55,7 +55,8 @@ _DENIED: Final = "permissions violation"
 
 
 class Bridge:
-    """Mirrors ``mirrors``. ``connecting`` makes the session. ``files``: where backlogs are read, ``None``: from the server.
+    """Mirrors ``mirrors``. ``connecting`` makes the session; ``files``: where backlogs are read,
+    ``None``: from the server.
 
     ``say`` gets each line for the operator. ``purge_at_gap``: where messages have expired before
     they were mirrored, the stream begins behind them, as the channel does.
@@ -67,9 +68,9 @@ class Bridge:
         connecting: Connecting,
         files: LogFiles | None,
         mirrors: Sequence[Mirror],
+        *,
         clock: Clock,
         say: Callable[[str], None],
-        *,
         purge_at_gap: bool = False,
         once: bool = False,
     ) -> None:
@@ -221,10 +222,12 @@ class Bridge:
             self._follow(mirror)
         else:
             assert mirror.extent is not None
-            self._say(
-                f"{mirror.channel}: from {max(mirror.next, mirror.extent.first)} on, read from the "
-                f"files to {mirror.extent.last}, into the stream {mirror.stream}"
-            )
+            first = max(mirror.next, mirror.extent.first)
+            if first <= mirror.extent.last:
+                self._say(
+                    f"{mirror.channel}: {first} to {mirror.extent.last} from the files, into the "
+                    f"stream {mirror.stream}"
+                )
         self._attempt(mirror)
 
     def _attempt(self, mirror: Mirror) -> None:
@@ -270,8 +273,8 @@ class Bridge:
             if len(data) + len(head) > most and _size(head) > most:
                 item = mirror.ahead[0]
                 raise BridgeError(
-                    f'message {item.sequence} of "{mirror.channel}" has {len(data)} bytes, with its '
-                    f"headers {_size(head)}, and the NATS server of JetStream takes {most}",
+                    f'message {item.sequence} of "{mirror.channel}" has {len(data)} bytes, with '
+                    f"its headers {_size(head)}, and the NATS server of JetStream takes {most}",
                     hint="raise max_payload there, then start the bridge again",
                 )
             mirror.to_send()

@@ -17,7 +17,7 @@ from ftstan.bridge.marks import Item
 from ftstan.client import ClientError, Start, SubscriptionClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
     from ftstan.client import Connection, Message, Subscription
 
@@ -30,6 +30,9 @@ MAX_IN_FLIGHT: Final = 4096
 _SILENCE_S: Final = 2.0
 _ACK_WAIT_S: Final = 30
 _AGAIN_S: Final = 1.0
+#: The same where a message must come.
+_LONG_SILENCE_S: Final = 5.0
+_ROWS: Final = 1000
 
 T = TypeVar("T")
 
@@ -88,6 +91,20 @@ class Feed:
         Raises ``ClientError``.
         """
         return self._call(self._read_one(channel, start))
+
+    def items(self, channel: str, first: int, last: int) -> Iterator[list[Item]]:
+        """The messages from ``first`` to ``last``, as the server sends them: repeats are possible.
+
+        Ends also where nothing more comes for five seconds. Raises ``ClientError``.
+        """
+        subscription = self._call(self._begin_reading(channel, first))
+        try:
+            while items := self._call(self._some(subscription)):
+                yield items
+                if items[-1].sequence >= last:
+                    return
+        finally:
+            self._call(subscription.close())
 
     def follow(self, channel: str, sequence: int) -> Tail:
         """Begin the tail of a channel at ``sequence``.
@@ -148,6 +165,27 @@ class Feed:
             except TimeoutError:
                 return None
             return item_of(found)
+
+    async def _begin_reading(self, channel: str, first: int) -> Subscription:
+        assert self._connection is not None
+        return await self._connection.subscribe(
+            channel,
+            start=Start.sequence(first),
+            max_in_flight=MAX_IN_FLIGHT,
+            ack_wait=_ACK_WAIT_S,
+            manual_acks=True,
+        )
+
+    async def _some(self, subscription: Subscription) -> list[Item]:
+        found: list[Item] = []
+        try:
+            while not found or (subscription.pending and len(found) < _ROWS):
+                message = await subscription.next(_LONG_SILENCE_S)
+                found.append(item_of(message))
+                await message.ack()
+        except TimeoutError:
+            pass
+        return found
 
     async def _follow(self, tail: Tail, sequence: int) -> None:
         connection = self._connection

@@ -24,7 +24,7 @@ ASK_S: Final = 5.0
 _NO_MESSAGE: Final = 10037
 _NO_ROOM: Final = frozenset((10002, 10023, 10025, 10026, 10027, 10028, 10047, 10074))
 """Codes of JetStream for storage, memory, streams or peers that are used up."""
-_OLDEST: Final = (2, 10)
+_OLDEST: Final = (2, 11)
 _NANOSECONDS: Final = 1_000_000_000
 _CHANNEL_KEY: Final = "ftstan-channel"
 _CLUSTER_KEY: Final = "ftstan-cluster"
@@ -90,8 +90,8 @@ class Target:
         numbers = re.match(r"(\d+)\.(\d+)", said)
         if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST:
             raise ConfigError(
-                f"nats-server {said} has no streams that begin at a given sequence",
-                hint="the bridge needs nats-server 2.10 or later",
+                f"nats-server {said} cannot do what the bridge needs of JetStream",
+                hint="use nats-server 2.11 or later",
             )
         try:
             self.js.api("INFO", {}, ASK_S)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import ftstan.client
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import ConfigError, NatsError
-from ftstan.bridge import names
+from ftstan.bridge import compare, names
 from ftstan.bridge.backlog import LogFiles
 from ftstan.bridge.bridge import Bridge
+from ftstan.bridge.feed import Feed
 from ftstan.bridge.mirror import Mirror
 from ftstan.bridge.target import StreamOptions, Target
 from ftstan.cli import client_options, connecting
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out one verb; returns the exit status. Raises ``FtstanError``."""
     for channel in arguments.channel or ():
         check_channel(channel)
-    return {"run": _run}[arguments.verb](arguments)
+    return {"run": _run, "status": _status, "verify": _verify}[arguments.verb](arguments)
 
 
 # ---- run
@@ -51,11 +53,12 @@ def _run(arguments: argparse.Namespace) -> int:
     mirrors = _mirrors(arguments)
     with contextlib.ExitStack() as stack:
         files = _files(arguments, stack)
-        clock = SystemClock()
         target = _target(arguments)
         stack.callback(target.js.close)
         bridge = Bridge(
-            *(target, _connecting(arguments, ""), files, mirrors, clock, say),
+            *(target, _connecting(arguments, ""), files, mirrors),
+            clock=SystemClock(),
+            say=say,
             purge_at_gap=arguments.purge_at_gap,
             once=arguments.once,
         )
@@ -71,9 +74,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _mirrors(arguments: argparse.Namespace) -> list[Mirror]:
-    channels = list(dict.fromkeys(arguments.channel))
-    streams = names.stream_names(channels, arguments.stream_prefix, dict(arguments.stream))
-    return [Mirror(i, channel, streams[channel]) for i, channel in enumerate(channels)]
+    return [Mirror(i, *pair) for i, pair in enumerate(_streams(arguments).items())]
+
+
+def _streams(arguments: argparse.Namespace) -> dict[str, str]:
+    channels = dict.fromkeys(arguments.channel)
+    return names.stream_names(channels, arguments.stream_prefix, dict(arguments.stream))
 
 
 def _files(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> LogFiles | None:
@@ -119,12 +125,7 @@ def _say_plan(arguments: argparse.Namespace, mirrors: list[Mirror]) -> int:
     if arguments.output == "json":
         print_json({"dry_run": True, "channels": rows, "differences": list(DIFFERENCES)})
         return EXIT_DONE
-    heads = tuple(rows[0])
-    print_table(
-        [head.replace("_", " ") for head in heads],
-        [["-" if row[head] is None else row[head] for head in heads] for row in rows],
-        right=("mirrored to", "first", "last"),
-    )
+    _print_rows(rows, ("channel", "stream", "stream_is", "backlog"))
     say("", "What is different in JetStream:", *(f"- {line}" for line in DIFFERENCES), "")
     say("nothing was written")
     return EXIT_DONE
@@ -138,6 +139,92 @@ DIFFERENCES: Final = (
     "durables and queue groups are not moved: make consumers that start at their sequences",
     "nobody refuses publishes to the channel: stop its publishers before you move its readers",
 )
+
+
+# ---- status and verify
+
+
+@contextlib.contextmanager
+def _asking(arguments: argparse.Namespace) -> Iterator[tuple[Target, Feed]]:
+    """Connections to both sides, for a look."""
+    target = _target(arguments)
+    feed = Feed(_connecting(arguments, f"-{arguments.verb}"), lambda: None, _complain)
+    try:
+        _connect(target)
+        target.check()
+        feed.open()
+        yield target, feed
+    finally:
+        feed.close()
+        target.js.close()
+
+
+def _complain(text: str) -> None:
+    say(text, file=sys.stderr)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    streams = _streams(arguments) if arguments.channel else {}
+    with _asking(arguments) as (target, feed):
+        found = compare.lags(target, feed, streams)
+    rows = [
+        {
+            "channel": one.channel,
+            "stream": one.stream,
+            "channel_last": one.channel_last,
+            "stream_last": one.stream_last,
+            "messages": one.messages,
+            "lag": one.lag,
+        }
+        for one in found
+    ]
+    if arguments.output == "json":
+        print_json({"channels": rows})
+    elif rows:
+        _print_rows(rows, ("channel", "stream"))
+    else:
+        say(f'JetStream has no streams of channels of "{arguments.cluster}"')
+    return EXIT_STOPPED if any(one.lag for one in found) else EXIT_DONE
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    with contextlib.ExitStack() as stack:
+        streams = _streams(arguments)
+        files = _files(arguments, stack)
+        target, feed = stack.enter_context(_asking(arguments))
+        found = [
+            compare.compare(target, feed, files, channel, stream)
+            for channel, stream in streams.items()
+        ]
+    rows = [
+        {
+            "channel": one.channel,
+            "stream": one.stream,
+            "channel_messages": one.log.messages,
+            "stream_messages": one.copy.messages,
+            "channel_crc": f"{one.log.crc:08x}",
+            "stream_crc": f"{one.copy.crc:08x}",
+            "last": one.log.last,
+            "older_in_stream": one.older,
+            "differs_at": one.differs_at,
+        }
+        for one in found
+    ]
+    if arguments.output == "json":
+        print_json({"channels": rows})
+    else:
+        texts = ("channel", "stream", "channel_crc", "stream_crc")
+        _print_rows([{**row, "differs_at": row["differs_at"] or "-"} for row in rows], texts)
+    return EXIT_DONE if all(one.is_equal for one in found) else EXIT_STOPPED
+
+
+def _print_rows(rows: list[dict[str, Any]], texts: tuple[str, ...]) -> None:
+    heads = {key: key.replace("_", " ") for key in rows[0]}
+    print_table(
+        tuple(heads.values()),
+        [["-" if value is None else value for value in row.values()] for row in rows],
+        right=[head for key, head in heads.items() if key not in texts],
+    )
 
 
 # ---- connections

@@ -85,8 +85,22 @@ def _add_places(parser: argparse.ArgumentParser, *, is_needed: bool) -> None:
         metavar="SECONDS",
         help="for the connection (default 10)",
     )
-    if not is_needed:
-        return
+    if is_needed:
+        _add_datastore(parser)
+    parser.add_argument(
+        "--stream",
+        action="append",
+        type=named,
+        default=[],
+        metavar="CHANNEL=NAME",
+        help="the stream of a channel (default: its name with _ for what JetStream does not take)",
+    )
+    parser.add_argument(
+        "--stream-prefix", default="", metavar="TEXT", help="put before the names of streams"
+    )
+
+
+def _add_datastore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
         dest="datastore",
@@ -101,17 +115,6 @@ def _add_places(parser: argparse.ArgumentParser, *, is_needed: bool) -> None:
         default=0xEDB88320,
         metavar="N",
         help="the server's -file_crc_poly",
-    )
-    parser.add_argument(
-        "--stream",
-        action="append",
-        type=named,
-        default=[],
-        metavar="CHANNEL=NAME",
-        help="the stream of a channel (default: its name with _ for what JetStream does not take)",
-    )
-    parser.add_argument(
-        "--stream-prefix", default="", metavar="TEXT", help="put before the names of streams"
     )
 
 
