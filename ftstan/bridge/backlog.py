@@ -63,7 +63,7 @@ class LogFiles:
         )
         info, _ = read_server(source)
         if info is None:
-            raise ConfigError(
+            raise StoreError(
                 f"{self.path} holds no datastore", hint="give the directory that the server has"
             )
         if info.encrypted:

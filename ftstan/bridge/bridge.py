@@ -40,7 +40,7 @@ _NO_ROOM_AGAIN_S: Final = 5.0
 #: An append without an answer for so long is asked after.
 _UNANSWERED_S: Final = 5.0
 #: For a message that is missing among those of the tail.
-_MISSING_S: Final = 5.0
+_MISSING_S: Final = 1.0
 _LAST_ANSWERS_S: Final = 5.0
 _TICK_S: Final = 0.5
 _SEND_BYTES: Final = 256 << 10
@@ -51,6 +51,7 @@ _NEARLY_LEVEL: Final = 5000
 _FOREIGN: Final = 3
 _WRONG_LAST: Final = 10071
 _TOO_LARGE: Final = 10054
+_RIGHTS: Final = "the login needs the rights that docs/jetstream.md lists"
 _DENIED: Final = "permissions violation"
 
 
@@ -116,14 +117,22 @@ class Bridge:
 
         Raises ``BridgeError``, ``ConfigError``, ``StoreError``, ``NatsError``, ``ClientError``.
         """
-        self._target.check()
-        for mirror in self._mirrors:
-            if self._files is not None:
-                mirror.extent = self._files.extent(mirror.channel)
-            state = self._target.look(mirror.stream)
-            if state is not None:
-                self._compare(mirror, state)
-            self._target.check_subject(mirror.stream, mirror.channel)
+        try:
+            self._target.check()
+            for mirror in self._mirrors:
+                self._look(mirror)
+        except ConnectionLostError as error:
+            raise NatsError(
+                error.text, hint=_RIGHTS if _DENIED in error.text.lower() else ""
+            ) from error
+
+    def _look(self, mirror: Mirror) -> None:
+        if self._files is not None:
+            mirror.extent = self._files.extent(mirror.channel)
+        state = self._target.look(mirror.stream)
+        if state is not None:
+            self._compare(mirror, state)
+        self._target.check_subject(mirror.stream, mirror.channel)
 
     def _compare(self, mirror: Mirror, state: StreamState) -> None:
         wrong = self._target.differences(mirror.stream, mirror.channel, state)
@@ -456,7 +465,7 @@ class Bridge:
                         mirror,
                         BridgeError(
                             f'channel "{mirror.channel}": {error.text}',
-                            hint="the login needs the rights that docs/jetstream.md lists",
+                            hint=_RIGHTS,
                         ),
                     )
                     return

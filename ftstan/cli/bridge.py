@@ -17,6 +17,7 @@ from ftstan.base.errors import ConfigError, NatsError
 from ftstan.bridge import compare, names
 from ftstan.bridge.backlog import LogFiles
 from ftstan.bridge.bridge import Bridge
+from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.feed import Feed
 from ftstan.bridge.mirror import Mirror
 from ftstan.bridge.target import StreamOptions, Target
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ftstan.client import ClientError, Connection
 
 _PING_MAX_OUT: Final = 60
-_RIGHTS: Final = "the login needs the rights that docs/jetstream.md lists"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -245,7 +245,7 @@ def _connecting(
                 on_error=on_error,
             )
         except ClientIdTakenError as error:
-            raise ConfigError(
+            raise BridgeError(
                 f'the client id "{arguments.client_id + suffix}" is taken: another bridge runs',
                 hint="leave one of the two running, or give this one another --client-id and "
                 "other channels",
