@@ -474,13 +474,13 @@ class Bridge:
 
     def _listen(self, seconds: float) -> None:
         """Take what has come, and wait for it if nothing has."""
-        if self._js.drain() or not seconds or self._js.link.pending:
+        if self._take_answers() or not seconds or self._js.link.pending:
             return
         if any(m.is_live and m.tail is not None and m.tail.arrived for m in self._mirrors):
             seconds = 0.0 if any(m.has_room for m in self._mirrors) else seconds
         select.select([self._js.link.fileno(), self._wake_fd], [], [], seconds)
         self._take_wakes()
-        self._js.drain()
+        self._take_answers()
 
     def _take_wakes(self) -> None:
         try:
@@ -506,12 +506,20 @@ class Bridge:
             if code or text:
                 self._refused(mirror, sequence, code, text)
                 return
-        mirror.progress_at = self._clock.mono()
-        mirror.has_written = True
-        mirror.trouble = ""
-        done = mirror.confirm(sequence)
-        if done:
-            self._feed.ack(done)
+        mirror.proved = max(mirror.proved, sequence)
+
+    def _take_answers(self) -> bool:
+        """Read what JetStream has sent, and carry on from it; tells whether there was anything."""
+        any_came = self._js.drain()
+        for mirror in self._mirrors:
+            if mirror.proved > mirror.acked and mirror.is_live:
+                mirror.progress_at = self._clock.mono()
+                mirror.has_written = True
+                mirror.trouble = ""
+                done = mirror.confirm(mirror.proved)
+                if done:
+                    self._feed.ack(done)
+        return any_came
 
     def _refused(self, mirror: Mirror, sequence: int, code: int, text: str) -> None:
         if code == _WRONG_LAST:
@@ -613,7 +621,7 @@ class Bridge:
         ):
             try:
                 self._js.link.wait(_TICK_S)
-                self._js.drain()
+                self._take_answers()
             except ConnectionLostError:
                 return
 

@@ -6,7 +6,7 @@ up to it is in the stream: an append that was taken proves all before it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -76,7 +76,10 @@ class Mirror:
         self.held: dict[int, Item] = {}
         self.held_since = 0.0
         self.deliveries: dict[int, list[Message]] = {}
-        self.times: dict[int, int] = {}
+        self.proved = 0
+        """The highest sequence of which an answer says that it is in the stream."""
+        self.times: OrderedDict[int, int] = OrderedDict()
+        """Of the tail's last messages: the server may send them again."""
         self.again_at = 0.0
         self.progress_at = 0.0
         self.trouble = ""
@@ -148,11 +151,11 @@ class Mirror:
         while self.window and self.window[0].sequence <= last:
             item = self.window.popleft()
             self.window_bytes -= len(item.data)
-            self.times[item.sequence] = item.timestamp
-            if self.deliveries:
+            if self.stage is Stage.TAIL:
+                self.times[item.sequence] = item.timestamp
                 done += self.deliveries.pop(item.sequence, ())
         while len(self.times) > _REMEMBERED:
-            del self.times[next(iter(self.times))]
+            self.times.popitem(last=False)
         return done
 
     def rewind(self, last: int) -> list[Message]:
