@@ -25,6 +25,8 @@ from ftstan.wire.codec import decode_msg_proto
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ftstan.stores.interface import StoredSub
+
 
 _AT_ONCE: Final = 512
 
@@ -107,6 +109,14 @@ class LogFiles:
                             _item(block.payload(k))
                             for k in range(at, min(at + _AT_ONCE, len(block)))
                         ]
+
+    def subscriptions(self, channel: str) -> list[StoredSub]:
+        """The channel's subscriptions as they are stored.
+
+        A running server writes them within a second. Raises ``ConfigError``, ``StoreError``.
+        """
+        with self._storage(), self._files(channel) as files:
+            return list(files.subs()[0].values())
 
     @contextlib.contextmanager
     def _files(self, channel: str) -> Iterator[ChannelFiles]:

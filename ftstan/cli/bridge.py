@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import ftstan.client
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import ConfigError, NatsError
-from ftstan.bridge import compare, names
+from ftstan.bridge import compare, names, positions
 from ftstan.bridge.backlog import LogFiles
 from ftstan.bridge.bridge import Bridge
 from ftstan.bridge.errors import BridgeError
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry out one verb; returns the exit status. Raises ``FtstanError``."""
     for channel in arguments.channel or ():
         check_channel(channel)
-    return {"run": _run, "status": _status, "verify": _verify}[arguments.verb](arguments)
+    return _VERBS[arguments.verb](arguments)
 
 
 # ---- run
@@ -58,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
         bridge = Bridge(
             *(target, _connecting(arguments, ""), files, mirrors),
             clock=SystemClock(),
-            say=say,
+            say=_say_json if arguments.output == "json" else say,
             purge_at_gap=arguments.purge_at_gap,
             once=arguments.once,
         )
@@ -71,6 +72,11 @@ def _run(arguments: argparse.Namespace) -> int:
         with _until_signalled(bridge):
             bridge.run()
     return EXIT_STOPPED if any(mirror.error is not None for mirror in mirrors) else EXIT_DONE
+
+
+def _say_json(line: str) -> None:
+    print_json({"line": line})
+    sys.stdout.flush()
 
 
 def _mirrors(arguments: argparse.Namespace) -> list[Mirror]:
@@ -136,7 +142,8 @@ DIFFERENCES: Final = (
     "a stream's limits are those of --max-msgs, --max-bytes and --max-age, not the channel's",
     "a message's time in the stream is that of its copy; its own is in the header Ftstan-Timestamp",
     "the reply of a publish is in the header Ftstan-Reply",
-    "durables and queue groups are not moved: make consumers that start at their sequences",
+    "durables and durable queue groups become consumers by ftstanctl bridge consumers",
+    "a consumer gives again what was acknowledged behind a pending message, and counts anew",
     "nobody refuses publishes to the channel: stop its publishers before you move its readers",
 )
 
@@ -216,6 +223,67 @@ def _verify(arguments: argparse.Namespace) -> int:
         texts = ("channel", "stream", "channel_crc", "stream_crc")
         _print_rows([{**row, "differs_at": row["differs_at"] or "-"} for row in rows], texts)
     return EXIT_DONE if all(one.is_equal for one in found) else EXIT_STOPPED
+
+
+# ---- consumers
+
+
+def _consumers(arguments: argparse.Namespace) -> int:
+    if not arguments.datastore:
+        raise ConfigError(
+            "positions of durables are read from the files of a datastore",
+            hint="give its directory: --dir DIR",
+        )
+    streams = _streams(arguments)
+    rows = []
+    with contextlib.ExitStack() as stack:
+        files = _files(arguments, stack)
+        assert files is not None
+        found = {channel: positions.positions(files.subscriptions(channel)) for channel in streams}
+        target = _target(arguments)
+        stack.callback(target.js.close)
+        _connect(target)
+        target.check()
+        for channel, stream in streams.items():
+            state = target.look(stream)
+            if state is None or (state.channel, state.cluster) != (channel, arguments.cluster):
+                raise BridgeError(
+                    f'there is no stream "{stream}" that mirrors the channel "{channel}"',
+                    hint="make it first: ftstanctl bridge run",
+                )
+        for channel, stream in streams.items():
+            for one in found[channel]:
+                is_new = not arguments.dry_run and positions.make(target, stream, one)
+                done = "made" if is_new else "not made" if arguments.dry_run else "there"
+                rows.append({"channel": channel, "stream": stream, **asdict(one), "state": done})
+    if arguments.output == "json":
+        print_json({"dry_run": arguments.dry_run, "consumers": rows})
+        return EXIT_DONE
+    if not rows:
+        say("the channel has no durables and no durable queue groups", file=sys.stderr)
+        return EXIT_DONE
+    texts = ("channel", "stream", "consumer", "client_id", "durable", "queue", "state")
+    _print_rows(rows, texts)
+    if any(row["again"] for row in rows):
+        say("", "AGAIN: messages that were acknowledged behind one that was not; they come again")
+    return EXIT_DONE
+
+
+def _cutover(_: argparse.Namespace) -> int:
+    raise ConfigError(
+        "ftstanctl bridge cutover is not there yet: no server refuses publishes to a moved channel",
+        hint="stop the channel's publishers, wait for lag 0 with ftstanctl bridge status, then "
+        "ftstanctl bridge verify and ftstanctl bridge consumers",
+    )
+
+
+_VERBS: Final = {
+    "run": _run,
+    "status": _status,
+    "verify": _verify,
+    "consumers": _consumers,
+    "cutover": _cutover,
+}
 
 
 def _print_rows(rows: list[dict[str, Any]], texts: tuple[str, ...]) -> None:

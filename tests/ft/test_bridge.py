@@ -4,14 +4,17 @@ its sequence, whoever is killed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ft.bridged import CHANNEL, Sides, from_files, whole
-from tests.processes import until
+import ftstan.client
+from tests.ft.bridged import CHANNEL, STREAM, Sides, from_files, whole
+from tests.ft.operator import run
+from tests.processes import CLUSTER, PATIENCE_S, until
 
 if TYPE_CHECKING:
     from tests.processes import Stage
@@ -81,3 +84,51 @@ def test_without_files_everything_comes_from_the_server(stage: Stage) -> None:
     sides.publish(3001, 3100)
     assert sides.once().status == 0
     assert sides.rows() == whole(3100)
+
+
+def test_a_durable_becomes_a_consumer_that_goes_on_where_it_was(stage: Stage) -> None:
+    sides = Sides(stage, 20)
+    assert sides.once(*from_files(sides)).status == 0
+
+    async def read(count: int, unacked: int) -> None:
+        async with (
+            await ftstan.client.connect(CLUSTER, "me", servers=sides.nats.url) as client,
+            await client.subscribe(
+                CHANNEL,
+                start=ftstan.client.Start.first(),
+                durable="audit",
+                max_in_flight=count,
+                ack_wait=60,
+                manual_acks=True,
+            ) as subscription,
+        ):
+            for _ in range(count):
+                message = await subscription.next(PATIENCE_S)
+                if message.sequence != unacked:
+                    await message.ack()
+
+    asyncio.run(read(8, 6))
+    words = ("--channel", CHANNEL, *from_files(sides), "--output", "json")
+
+    def position() -> tuple[int, int]:
+        (row,) = sides.bridge("consumers", *words, "--dry-run").json["consumers"]
+        return row["start"], row["pending"]
+
+    # The server writes acks within a second; it may have sent one more than was read.
+    until(lambda: position()[0] == 6, "the acks to be written")
+    assert sides.bridge("consumers", *words).json["consumers"][0]["state"] == "made"
+    assert sides.bridge("consumers", *words).json["consumers"][0]["state"] == "there"
+    js = sides.js()
+    told = js.api(f"CONSUMER.INFO.{STREAM}.me_audit", {}, 5.0)
+    js.link.close()
+    assert told["config"]["opt_start_seq"] == 6
+    assert told["num_pending"] == 15
+
+
+def test_without_files_there_are_no_positions_and_no_cutover() -> None:
+    said = run("bridge", "consumers", "--channel", CHANNEL)
+    assert said.status == 64
+    assert "are read from the files" in said.err
+    said = run("bridge", "cutover", "--channel", CHANNEL)
+    assert said.status == 64
+    assert "is not there yet" in said.err

@@ -36,6 +36,19 @@ _COMMANDS = (
         "compare channels with their streams, message by message",
         ("bridge verify --channel orders", "bridge verify --channel orders --dir /nss/orders"),
     ),
+    (
+        "consumers",
+        "make consumers that stand where durables and their queue groups stand",
+        (
+            "bridge consumers --channel orders --dir /nss/orders --dry-run",
+            "bridge consumers --channel orders --dir /nss/orders --output json",
+        ),
+    ),
+    (
+        "cutover",
+        "not there yet, and refused: stop a channel's publishers by hand",
+        ("bridge cutover --channel orders", "bridge cutover --channel orders --output json"),
+    ),
 )
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -50,12 +63,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         found[name] = verb
         _add_places(verb, is_needed=name != "status")
     _add_run(found["run"])
-    found["status"].add_argument(
-        "--output", choices=("table", "json"), default="table", help="default: table"
+    found["consumers"].add_argument(
+        "--dry-run", action="store_true", help="say what would be made, and make nothing"
     )
-    found["verify"].add_argument(
-        "--output", choices=("table", "json"), default="table", help="default: table"
-    )
+    for name in found.keys() - {"run"}:
+        found[name].add_argument(
+            "--output", choices=("table", "json"), default="table", help="default: table"
+        )
     for verb in found.values():
         contexts.add_options(verb, group=False, enforce_tls=False)
         _add_jetstream(verb)
@@ -142,7 +156,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and write nothing"
     )
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="of --dry-run")
+    parser.add_argument(
+        "--output", choices=("text", "json"), default="text", help="json: a line each"
+    )
 
 
 def _add_jetstream(parser: argparse.ArgumentParser) -> None:
