@@ -23,6 +23,7 @@ from ftstan.bridge.feed import Feed
 from ftstan.bridge.mirror import Mirror
 from ftstan.bridge.target import StreamOptions, Target
 from ftstan.cli import client_options, connecting
+from ftstan.cli.hidden import blank_secrets
 from ftstan.cli.terminal import print_json, print_table, say
 from ftstan.cli.words.bridge import EXIT_DONE, EXIT_STOPPED
 from ftstan.client import ClientIdTakenError
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    blank_secrets()
     mirrors = _mirrors(arguments)
     with contextlib.ExitStack() as stack:
         files = _files(arguments, stack)

@@ -387,6 +387,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return PROGRAM.run(in_full(sys.argv[1:] if argv is None else argv))
 
 
+def bridge(argv: Sequence[str] | None = None) -> int:
+    """``ftstan-bridge``: ``ftstanctl bridge`` under a name of its own."""
+    return main(["bridge", *(sys.argv[1:] if argv is None else argv)])
+
+
 def in_full(words: Sequence[str]) -> list[str]:
     """The words with the short form of a command written out."""
     if list(words[:2]) in (["sub", "ls"], ["sub", "info"], ["sub", "report"]):
