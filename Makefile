@@ -66,7 +66,7 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 # What boots hosts, builds packages, starts a JVM or real databases and clusters, measures, shows the demo, plays recorded
 # waits or thousands of histories.
 SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
-	$(wildcard tests/ft/test_bench*.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_sql_*.py)
+	$(wildcard tests/ft/test_bench*.py tests/ft/test_bridge_kills.py tests/ft/test_clustered.py tests/ft/test_demo*.py tests/ft/test_sql_*.py)
 RECORDED_TESTS := tests/compat/players
 
 test: build node_modules/.package-lock.json

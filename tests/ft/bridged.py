@@ -27,13 +27,16 @@ STREAM = "orders_eu"
 class Sides:
     """A streaming server on a nats-server that has JetStream, with a store of ``count``."""
 
-    def __init__(self, stage: Stage, count: int = 0, *words: str, settings: str = "") -> None:
+    def __init__(
+        self, stage: Stage, count: int = 0, *words: str, settings: str = "", group: bool = False
+    ) -> None:
         self.stage = stage
         if count:
             fill(stage, 1, count)
         self._settings = settings or f'jetstream {{ store_dir: "{stage.directory}/js" }}\n'
         self.nats: Nats = stage.nats("nats", settings=self._settings)
-        self.server: Server = stage.file_server("stan", "-ns", self.nats.url, *words)
+        begin = stage.member if group else stage.file_server
+        self.server: Server = begin("stan", "-ns", self.nats.url, *words)
         self.server.wait_for(READY)
 
     def js(self) -> JetStream:

@@ -48,35 +48,6 @@ def test_backlog_and_tail_have_no_gap_and_no_repeat(stage: Stage) -> None:
     assert row["channel_crc"] == row["stream_crc"]
 
 
-def test_a_bridge_that_was_killed_in_its_backlog_goes_on_where_the_stream_is(stage: Stage) -> None:
-    sides = Sides(stage, 60_000)
-    bridge = sides.start("bridge", *from_files(sides))
-    until(lambda: sides.last > 500, "the bridge to begin")
-    bridge.kill()
-    assert sides.last < 60_000
-    sides.publish(60_001, 60_100)
-    assert sides.once(*from_files(sides)).status == 0
-    assert sides.rows() == whole(60_100)
-
-
-def test_a_nats_server_that_was_killed_loses_and_repeats_nothing(stage: Stage) -> None:
-    sides = Sides(stage, 60_000)
-    js = stage.nats("js", settings=f'jetstream {{ store_dir: "{stage.directory}/other" }}\n')
-    bridge = sides.start("bridge", *from_files(sides), "--jetstream", js.url)
-    stan, sides.nats = sides.nats, js
-    until(lambda: sides.last > 500, "the bridge to begin")
-    js.kill()
-    sides.nats = stage.nats("js2", port=js.port, settings=(stage.directory / "js.conf").read_text())
-    until(lambda: sides.last == 60_000, "the backlog to be mirrored")
-    sides.nats = stan
-    sides.publish(60_001, 60_050)
-    sides.nats = js
-    until(lambda: sides.last == 60_050, "the tail to be mirrored")
-    assert sides.rows() == whole(60_050)
-    bridge.signal(signal.SIGTERM)
-    assert bridge.status() == 0
-
-
 def test_without_files_everything_comes_from_the_server(stage: Stage) -> None:
     sides = Sides(stage, 3000)
     assert sides.once().status == 0
