@@ -93,7 +93,7 @@ class Sides:
     def publish(self, first: int, last: int) -> None:
         async def work() -> None:
             async with await ftstan.client.connect(
-                CLUSTER, "publisher", servers=self.nats.url
+                CLUSTER, "publisher", servers=self.nats.url, republish=True
             ) as client:
                 for number in range(first, last + 1):
                     await client.publish_async(CHANNEL, payload(number))

@@ -102,4 +102,4 @@ def test_without_files_there_are_no_positions_and_no_cutover() -> None:
     assert "are read from the files" in said.err
     said = run("bridge", "cutover", "--channel", CHANNEL)
     assert said.status == 64
-    assert "is not there yet" in said.err
+    assert "is not implemented" in said.err

@@ -1,5 +1,5 @@
-"""The bridge under faults, on real servers: itself killed, the NATS server of JetStream, the active of
-a group, and the leader of a stream with three copies. Everything is in the stream, once.
+"""The bridge under faults: itself killed, the NATS server of JetStream, the active of a group, the
+leader of a stream with three copies. Everything is in the stream, once.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _COMMANDS = (
     ),
     (
         "cutover",
-        "not there yet, and refused: stop a channel's publishers by hand",
+        "not implemented, and refused: stop the publishers by hand",
         ("bridge cutover --channel orders", "bridge cutover --channel orders --output json"),
     ),
 )

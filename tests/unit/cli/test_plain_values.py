@@ -194,7 +194,9 @@ ALONE = (
 )  # fmt: skip
 #: They need a NATS server, or storage to attack: tests with such run them. What completion prints
 #: is a program.
-ELSEWHERE = {"pub", "sub", "bench", "check-store", "completion"}
+ELSEWHERE = {"pub", "sub", "bench", "check-store", "completion"} | {
+    f"bridge {verb}" for verb in ("run", "status", "verify", "consumers", "cutover")
+}
 
 
 def raw(text: str) -> list[str]:
