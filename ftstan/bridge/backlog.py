@@ -84,8 +84,11 @@ class LogFiles:
     def extent(self, channel: str) -> Extent:
         """The messages of the channel that are there. Raises ``ConfigError``, ``StoreError``."""
         with self._storage(), self._files(channel) as files:
-            confirmed = files.confirmed.last if files.confirmed is not None else 0
-            last = max(files.last, confirmed, files.purged)
+            if files.confirmed is None:
+                # Nothing says how far these files count: the server has to.
+                first = files.first or 1
+                return Extent(first, first - 1)
+            last = max(files.last, files.confirmed.last, files.purged)
             return Extent(files.first or last + 1, last)
 
     def items(self, channel: str, first: int) -> Iterator[list[Item]]:
@@ -94,6 +97,8 @@ class LogFiles:
         Raises ``BridgeError`` for a damaged record, ``StoreError``, ``ConfigError``.
         """
         with self._storage(), self._files(channel) as files:
+            if files.confirmed is None:
+                return
             first = max(first, files.purged + 1)
             for piece in files.slices:
                 if piece.last < first:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ftstan.bridge.marks import Item
     from ftstan.bridge.target import StreamState, Target
     from ftstan.client import Message
-    from ftstan.nats.jetstream import Answer, JetStream
+    from ftstan.nats.jetstream import JetStream
 
 _CONNECT_S: Final = 5.0
 _AGAIN_S: Final = 0.25
@@ -43,7 +43,8 @@ _UNANSWERED_S: Final = 5.0
 _MISSING_S: Final = 1.0
 _LAST_ANSWERS_S: Final = 5.0
 _TICK_S: Final = 0.5
-_SEND_BYTES: Final = 256 << 10
+_SEND_BYTES: Final = 128 << 10
+_CHUNK: Final = 64
 #: So few new messages since the last look at the files, and the tail takes over.
 _NEARLY_LEVEL: Final = 5000
 #: How often another run may have been quicker before it counts as a second bridge: what a bridge
@@ -278,17 +279,18 @@ class Bridge:
         if not mirror.window:
             mirror.progress_at = self._clock.mono()
         while mirror.ahead and mirror.has_room:
-            head, data = framer.frame(mirror.ahead[0])
-            if len(data) + len(head) > most and _size(head) > most:
-                item = mirror.ahead[0]
-                raise BridgeError(
-                    f'message {item.sequence} of "{mirror.channel}" has {len(data)} bytes, with '
-                    f"its headers {_size(head)}, and the NATS server of JetStream takes {most}",
-                    hint="raise max_payload there, then start the bridge again",
-                )
-            mirror.to_send()
-            self._out += (head, data, b"\r\n")
-            self._out_size += len(head) + len(data)
+            for item in mirror.to_send(_CHUNK):
+                head, data = framer.frame(item)
+                size = len(head) + len(data)
+                if size > most and _size(head) > most:
+                    raise BridgeError(
+                        f'message {item.sequence} of "{mirror.channel}" has {len(data)} bytes, '
+                        f"with its headers {_size(head)}, and the NATS server of JetStream takes "
+                        f"{most}",
+                        hint="raise max_payload there, then start the bridge again",
+                    )
+                self._out += (head, data, b"\r\n")
+                self._out_size += size
             if self._out_size >= _SEND_BYTES:
                 self._flush()
 
@@ -319,8 +321,7 @@ class Bridge:
             raise Gap(mirror.next, extent.first) from None
         if items is not None:
             mirror.read += len(items)
-            for item in items:
-                mirror.take(item)
+            mirror.take(items)
             return True
         mirror.reading = None
         if mirror.read - mirror.read_before > _NEARLY_LEVEL:
@@ -384,8 +385,10 @@ class Bridge:
         """
         mirror.held_since = now
         found = [self._feed.read_one(mirror.channel, Start.sequence(mirror.next)) for _ in range(2)]
-        if all(item is not None and item.sequence > mirror.next for item in found):
-            raise Gap(mirror.next, min(mirror.held))
+        behind = [item.sequence for item in found if item is not None]
+        if len(behind) == len(found) and min(behind) > mirror.next:
+            # What the server has now counts: others may be missing among those that came.
+            raise Gap(mirror.next, min(*behind, *mirror.held))
         assert mirror.tail is not None
         self._feed.leave(mirror.tail)
         mirror.held.clear()
@@ -400,7 +403,7 @@ class Bridge:
             mirror.reading = None
             return
         if not mirror.exists:
-            mirror.begin_at(gap.found - 1)
+            mirror.skip_to(gap.found)
             mirror.reading = None
             return
         first = self._first(mirror)
@@ -460,7 +463,7 @@ class Bridge:
         denied = error.text.lower()
         if _DENIED in denied:
             for mirror in self._mirrors:
-                if f'"{mirror.channel}"' in error.text or f".{mirror.stream}" in error.text:
+                if f'"{mirror.channel}"' in error.text or f'.{mirror.stream}"' in error.text:
                     self._end(
                         mirror,
                         BridgeError(
@@ -488,21 +491,22 @@ class Bridge:
         except BlockingIOError:
             return
 
-    def _on_answer(self, token: bytes, answer: Answer) -> None:
-        parts = token.split(b"-")
-        if len(parts) != 3:
+    def _on_answer(self, token: bytes, status: int, payload: bytes) -> None:
+        index, hyphen, rest = token.partition(b"-")
+        if not hyphen:
+            return  # a request's, that came too late
+        attempt, _, number = rest.partition(b"-")
+        mirror = self._mirrors[int(index)]
+        sequence = int(number)
+        if int(attempt) != mirror.attempt:
             return
-        mirror = self._mirrors[int(parts[0])]
-        sequence = int(parts[2])
-        if int(parts[1]) != mirror.attempt or not mirror.is_live:
-            return
-        if answer.status:
-            what = "nobody takes" if answer.status == NO_RESPONDERS else "JetStream refuses"
+        if status:
+            what = "nobody takes" if status == NO_RESPONDERS else "JetStream refuses"
             self._later(mirror, f"{what} messages for the stream {mirror.stream}", _AGAIN_S)
             return
         # Nearly all answers are these, and a parser of JSON takes longer than all the rest.
-        if answer.payload != b'{"stream":"%b","seq":%d}' % (mirror.stream.encode(), sequence):
-            code, text = problem_of(answer.payload, sequence)
+        if payload != mirror.answer % sequence:
+            code, text = problem_of(bytes(payload), sequence)
             if code or text:
                 self._refused(mirror, sequence, code, text)
                 return

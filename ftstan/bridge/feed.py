@@ -193,7 +193,10 @@ class Feed:
         is_new = False
         while not connection.closed:
             try:
-                subscription = await self._subscribe(connection, tail.channel, sequence)
+                # Of one that is forgotten at once as little as possible is sent.
+                subscription = await self._subscribe(
+                    connection, tail.channel, sequence, MAX_IN_FLIGHT if is_new else 1
+                )
                 if not is_new:
                     await subscription.unsubscribe()
                     is_new = True
@@ -210,12 +213,14 @@ class Feed:
             await asyncio.sleep(_AGAIN_S)
         self._wake()
 
-    async def _subscribe(self, connection: Connection, channel: str, sequence: int) -> Subscription:
+    async def _subscribe(
+        self, connection: Connection, channel: str, sequence: int, in_flight: int
+    ) -> Subscription:
         return await connection.subscribe(
             channel,
             start=Start.sequence(sequence),
             durable=DURABLE,
-            max_in_flight=MAX_IN_FLIGHT,
+            max_in_flight=in_flight,
             ack_wait=_ACK_WAIT_S,
             manual_acks=True,
         )

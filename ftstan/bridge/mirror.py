@@ -50,6 +50,8 @@ class Mirror:
         self.index = index
         self.channel = channel
         self.stream = stream
+        self.answer = b'{"stream":"%b","seq":%%d}' % stream.encode()
+        """How JetStream acknowledges a sequence, in short."""
         self.stage = Stage.BACKLOG
         self.error: FtstanError | None = None
         self.exists = False
@@ -104,14 +106,21 @@ class Mirror:
         self.window_bytes = 0
         self.held.clear()
 
-    def take(self, item: Item) -> None:
-        """The next message, in order. Raises ``Gap`` and has not taken it then."""
-        if item.sequence < self.next:
+    def take(self, items: list[Item]) -> None:
+        """The next messages, in order.
+
+        Raises ``Gap``, and has not taken what is behind it then.
+        """
+        if items[0].sequence == self.next and items[-1].sequence == self.next + len(items) - 1:
+            self.ahead.extend(items)
+            self.next += len(items)
             return
-        if item.sequence > self.next:
-            raise Gap(self.next, item.sequence)
-        self.ahead.append(item)
-        self.next += 1
+        for item in items:
+            if item.sequence > self.next:
+                raise Gap(self.next, item.sequence)
+            if item.sequence == self.next:
+                self.ahead.append(item)
+                self.next += 1
 
     def take_delivery(self, item: Item, now: float) -> bool:
         """A message of the tail, in any order; tells whether it is news.
@@ -133,13 +142,15 @@ class Mirror:
             self.held[item.sequence] = item
         return True
 
-    def to_send(self) -> Item:
-        """The next message to send; it counts as sent."""
-        item = self.ahead.popleft()
-        self.window.append(item)
-        self.window_bytes += len(item.data)
-        self.sent = item.sequence
-        return item
+    def to_send(self, most: int) -> list[Item]:
+        """The next messages to send; they count as sent."""
+        count = min(most, len(self.ahead), WINDOW - len(self.window))
+        items = [self.ahead.popleft() for _ in range(count)]
+        if items:
+            self.window.extend(items)
+            self.window_bytes += sum([len(item[3]) for item in items])
+            self.sent = items[-1].sequence
+        return items
 
     def confirm(self, last: int) -> list[Message]:
         """Everything up to ``last`` is in the stream; gives the deliveries to acknowledge."""

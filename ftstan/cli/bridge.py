@@ -273,7 +273,7 @@ def _consumers(arguments: argparse.Namespace) -> int:
 
 def _cutover(_: argparse.Namespace) -> int:
     raise ConfigError(
-        "ftstanctl bridge cutover is not implemented: no server refuses publishes to a moved channel",
+        "ftstanctl bridge cutover is not implemented: no server refuses publishes to a channel",
         hint="stop the channel's publishers, wait for lag 0 with ftstanctl bridge status, then "
         "ftstanctl bridge verify and ftstanctl bridge consumers",
     )

@@ -95,10 +95,13 @@ class JetStream:
         self._clock = clock
         self._subjects = subjects
         self.on_message: Callable[[bytes], None] = lambda _payload: None
-        self.on_late: Callable[[bytes, Answer], None] = lambda _token, _answer: None
-        """Told of each answer that no request waits for: to ``send``, or one that came too late."""
+        self.on_late: Callable[[bytes, int, bytes], None] = lambda _token, _status, _payload: None
+        """Told of each answer that no request waits for, with its status: to ``send``, or one that
+        came too late.
+        """
         self._inbox = f"_INBOX.{Nuid().next()}"
         self._token = 0
+        self._waiting = b"0"
         self._answers: list[Answer] = []
         self._parser = Parser(1 << 20)
         self._buffer = memoryview(bytearray(_CHUNK))
@@ -160,7 +163,7 @@ class JetStream:
 
         Answers to earlier requests are dropped. Raises ``ConnectionLostError``.
         """
-        self._token += 1
+        self._next_token()
         answers: list[Answer] = []
         self._answers = answers
         reply = f"{self._inbox}.{self._token}".encode()
@@ -182,8 +185,12 @@ class JetStream:
             got = self.link.recv_into(self._buffer)
             if got:
                 self._take(self._buffer[:got])
-        self._token += 1
+        self._next_token()
         return answers
+
+    def _next_token(self) -> None:
+        self._token += 1
+        self._waiting = b"%d" % self._token
 
     def api(self, what: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Ask ``$JS.API.<what>``. Raises ``ApiError``, and ``NatsError`` without an answer."""
@@ -258,10 +265,11 @@ class JetStream:
                     self.link.send(b"PONG\r\n", _SEND_S)
                 case "MSG" | "HMSG" if event[2] == _INBOX_SID:
                     token = bytes(event[1]).rpartition(b".")[2]
-                    if token == b"%d" % self._token:
+                    if token == self._waiting:
                         self._answers.append(_answer(event))
                     else:
-                        self.on_late(token, _answer(event))
+                        status = 0 if event[0] == "MSG" else headers_of(bytes(event[4]))[0]
+                        self.on_late(token, status, event[-1])
                 case "MSG" | "HMSG":
                     self.on_message(bytes(event[-1]))
                 case "-ERR":

@@ -34,7 +34,7 @@ def mirror(*sequences: int, last: int = 0) -> Mirror:
 def sent(made: Mirror) -> list[int]:
     found = []
     while made.ahead:
-        found.append(made.to_send().sequence)
+        found += [one.sequence for one in made.to_send(3)]
     return found
 
 
@@ -62,11 +62,17 @@ def test_what_comes_early_is_held() -> None:
 
 def test_a_hole_in_the_log_is_told() -> None:
     made = mirror()
-    made.take(item(1))
     with pytest.raises(Gap) as caught:
-        made.take(item(4))
+        made.take([item(1), item(4), item(5)])
     assert (caught.value.first, caught.value.found) == (2, 4)
     assert sent(made) == [1]
+
+
+def test_what_the_stream_has_already_is_passed_over() -> None:
+    made = mirror(last=2)
+    made.take([item(1), item(2), item(3)])
+    made.take([item(4), item(5)])
+    assert sent(made) == [3, 4, 5]
 
 
 def test_an_answer_proves_everything_before_it() -> None:
@@ -82,8 +88,7 @@ def test_an_answer_proves_everything_before_it() -> None:
 def test_whatever_the_stream_has_the_rest_is_sent_again_and_nothing_else(last: int) -> None:
     made = mirror()
     deliver(made, [1, 2, 3, 4, 5, 8])
-    for _ in range(3):
-        made.to_send()
+    made.to_send(3)
     acknowledged = [message.sequence for message in made.rewind(last)]
     assert acknowledged == [n for n in (1, 2, 3, 4, 5, 8) if n <= last]
     again = sent(made)
@@ -95,7 +100,7 @@ def test_whatever_the_stream_has_the_rest_is_sent_again_and_nothing_else(last: i
 def test_the_window_is_bounded() -> None:
     made = mirror(*range(1, WINDOW + 2))
     while made.has_room:
-        made.to_send()
+        made.to_send(1000)
     assert made.sent == WINDOW
     made.confirm(1)
     assert made.has_room
