@@ -47,6 +47,9 @@ _SEND_BYTES: Final = 128 << 10
 _CHUNK: Final = 64
 #: So few new messages since the last look at the files, and the tail takes over.
 _NEARLY_LEVEL: Final = 5000
+#: How often the files are looked at for a message that the server has and they do not confirm: they
+#: are a second late.
+_CONFIRMS: Final = 5
 #: How often another run may have been quicker before it counts as a second bridge: what a bridge
 #: that was killed had sent may still arrive.
 _FOREIGN: Final = 3
@@ -402,11 +405,14 @@ class Bridge:
             # First everything before it has to be in the stream.
             mirror.reading = None
             return
+        if mirror.stage is Stage.TAIL and self._files is not None and self._go_back(mirror, gap):
+            return
         if not mirror.exists:
             mirror.skip_to(gap.found)
             mirror.reading = None
             return
-        first = self._first(mirror)
+        oldest = self._feed.read_one(mirror.channel, Start.first())
+        first = oldest.sequence if oldest is not None else None
         if not mirror.is_empty and (not self._purge_at_gap or first is None or first < gap.found):
             raise BridgeError(
                 f'the channel "{mirror.channel}" has no messages {gap.first} to {gap.found - 1}, '
@@ -424,12 +430,22 @@ class Bridge:
         mirror.reading = None
         self._attempt(mirror)
 
-    def _first(self, mirror: Mirror) -> int | None:
-        """The channel's first sequence."""
-        if self._files is not None:
-            return self._files.extent(mirror.channel).first
-        found = self._feed.read_one(mirror.channel, Start.first())
-        return found.sequence if found is not None else None
+    def _go_back(self, mirror: Mirror, gap: Gap) -> bool:
+        """What the limits have removed may be in the files as long as its slice is: read those
+        again, or wait until they say how far they count. Tells whether that is to be done.
+        """
+        assert self._files is not None
+        extent = self._files.extent(mirror.channel)
+        if extent.first <= gap.first <= extent.last:
+            assert mirror.tail is not None
+            self._feed.leave(mirror.tail)
+            mirror.tail = None
+            mirror.held.clear()
+            mirror.deliveries.clear()
+            mirror.stage = Stage.BACKLOG
+            return True
+        mirror.waited += 1
+        return extent.last < gap.first and mirror.waited <= _CONFIRMS
 
     # ---- JetStream
 

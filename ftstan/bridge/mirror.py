@@ -66,6 +66,7 @@ class Mirror:
         self.read = 0
         self.read_before = 0
         self.tail: Tail | None = None
+        self.waited = 0
         self.goal = 0
         self.attempt = 0
         self.framer: Framer | None = None

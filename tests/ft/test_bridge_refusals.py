@@ -216,6 +216,17 @@ def test_messages_that_expired_before_they_were_mirrored(stage: Stage) -> None:
     assert json.loads(shown.out)["channels"][0]["differs_at"] == 0
 
 
+def test_what_the_limits_removed_and_the_files_still_have_is_mirrored(stage: Stage) -> None:
+    sides = Sides(stage, 100, "-max_msgs", "100")
+    assert sides.once(*from_files(sides)).status == 0
+    sides.publish(101, 250)
+    assert sides.once(*from_files(sides)).status == 0
+    assert sides.rows() == whole(250)
+    shown = sides.bridge("verify", "--channel", CHANNEL, "--output", "json")
+    assert shown.json["channels"][0]["older_in_stream"] == 150
+    assert shown.status == 0
+
+
 def test_a_new_stream_begins_where_the_channel_does(stage: Stage) -> None:
     sides = Sides(stage, 100, "-max_msgs", "100")
     sides.publish(101, 130)
