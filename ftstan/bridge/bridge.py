@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError
 from ftstan.bridge import feed as feeding
+from ftstan.bridge import metrics
 from ftstan.bridge.errors import BridgeError, SecondBridgeError
 from ftstan.bridge.feed import Feed, item_of
 from ftstan.bridge.marks import Framer
@@ -43,6 +44,7 @@ _UNANSWERED_S: Final = 5.0
 _MISSING_S: Final = 1.0
 _LAST_ANSWERS_S: Final = 5.0
 _TICK_S: Final = 0.5
+_METRICS_S: Final = 5.0
 _SEND_BYTES: Final = 128 << 10
 _CHUNK: Final = 64
 #: So few new messages since the last look at the files, and the tail takes over.
@@ -64,7 +66,8 @@ class Bridge:
     ``None``: from the server.
 
     ``say`` gets each line for the operator. ``purge_at_gap``: where messages have expired before
-    they were mirrored, the stream begins behind them, as the channel does.
+    they were mirrored, the stream begins behind them, as the channel does. ``metrics_file``: what
+    is written for Prometheus, empty for nothing.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Bridge:
         say: Callable[[str], None],
         purge_at_gap: bool = False,
         once: bool = False,
+        metrics_file: str = "",
     ) -> None:
         self._target = target
         self._js: JetStream = target.js
@@ -88,6 +92,8 @@ class Bridge:
         self._say = say
         self._purge_at_gap = purge_at_gap
         self._once = once
+        self._metrics_file = metrics_file
+        self._metrics_at = 0.0
         self._id = Nuid().next()
         self._stopping = False
         self._out: list[bytes] = []
@@ -193,15 +199,29 @@ class Bridge:
         A channel that cannot go on is stopped, said, and the others go on; its ``error`` is set.
         Raises ``BridgeError`` when no session is left.
         """
+        if self._metrics_file:
+            metrics.write(self._metrics_file, self._mirrors)
         for mirror in self._mirrors:
             self._begin(mirror)
         while not self._stopping and any(mirror.is_live for mirror in self._mirrors):
             self._turn()
+            if self._metrics_file and self._clock.mono() >= self._metrics_at:
+                self._write_metrics()
             if self._feed.closed:
                 raise feeding.replaced()
             if self._once and all(self._is_level(m) for m in self._mirrors if m.is_live):
                 break
         self._await_answers()
+        if self._metrics_file:
+            self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        self._metrics_at = self._clock.mono() + _METRICS_S
+        try:
+            metrics.write(self._metrics_file, self._mirrors)
+        except ConfigError as error:
+            # Channels go on: whoever reads the file sees that it is old.
+            self._say(error.text)
 
     def _turn(self) -> None:
         if not self._js.connected and not self._connect():
@@ -575,6 +595,7 @@ class Bridge:
         Raises ``BridgeError`` if it is not our stream any more, ``NatsError``.
         """
         self._attempt(mirror)
+        mirror.resyncs += 1
         if not mirror.exists:
             return
         state = self._target.look(mirror.stream)

@@ -69,8 +69,11 @@ class Mirror:
         self.waited = 0
         self.goal = 0
         self.attempt = 0
+        self.resyncs = 0
         self.framer: Framer | None = None
         self.acked = 0
+        self.mirrored = 0
+        """How many messages this run has put into the stream."""
         self.sent = 0
         self.next = 1
         self.ahead: deque[Item] = deque()
@@ -86,6 +89,12 @@ class Mirror:
         self.again_at = 0.0
         self.progress_at = 0.0
         self.trouble = ""
+
+    @property
+    def known(self) -> int:
+        """The channel's last sequence as far as is known here."""
+        last = self.extent.last if self.extent is not None else 0
+        return max(last, self.next - 1, self.acked, *self.held)
 
     @property
     def is_live(self) -> bool:
@@ -159,6 +168,7 @@ class Mirror:
             return []
         self.acked = last
         self.is_empty = False
+        before = len(self.window)
         done: list[Message] = []
         while self.window and self.window[0].sequence <= last:
             item = self.window.popleft()
@@ -166,6 +176,7 @@ class Mirror:
             if self.stage is Stage.TAIL:
                 self.times[item.sequence] = item.timestamp
                 done += self.deliveries.pop(item.sequence, ())
+        self.mirrored += before - len(self.window)
         while len(self.times) > _REMEMBERED:
             self.times.popitem(last=False)
         return done

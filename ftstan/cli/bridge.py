@@ -64,6 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
             say=_say_json if arguments.output == "json" else say,
             purge_at_gap=arguments.purge_at_gap,
             once=arguments.once,
+            metrics_file=arguments.metrics_file,
         )
         stack.callback(bridge.close)
         _connect(target)

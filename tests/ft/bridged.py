@@ -39,8 +39,8 @@ class Sides:
         self.server: Server = begin("stan", "-ns", self.nats.url, *words)
         self.server.wait_for(READY)
 
-    def js(self) -> JetStream:
-        link = Link([self.nats.url], name="test", clock=SystemClock())
+    def js(self, server: Nats | None = None) -> JetStream:
+        link = Link([(server or self.nats).url], name="test", clock=SystemClock())
         js = JetStream(link, SystemClock())
         js.connect(5.0)
         return js

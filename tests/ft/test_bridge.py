@@ -10,6 +10,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import ftstan.client
 from tests.ft.bridged import CHANNEL, STREAM, Sides, from_files, whole
@@ -27,7 +28,8 @@ def test_backlog_and_tail_have_no_gap_and_no_repeat(stage: Stage) -> None:
     plan = sides.bridge("run", "--channel", CHANNEL, *from_files(sides), "--dry-run")
     assert "nothing was written" in plan.out
     assert sides.state() == {}
-    bridge = sides.start("bridge", *from_files(sides))
+    measures = stage.directory / "bridge.prom"
+    bridge = sides.start("bridge", *from_files(sides), "--metrics-file", str(measures))
     bridge.wait_for("on by the durable")
     sides.publish(12_001, 13_000)
     until(lambda: sides.last == 13_000, "the tail to be mirrored")
@@ -39,6 +41,14 @@ def test_backlog_and_tail_have_no_gap_and_no_repeat(stage: Stage) -> None:
     assert int(headers["ftstan-timestamp"]) > 1_600_000_000_000_000_000
     bridge.signal(signal.SIGTERM)
     assert bridge.status() == 0
+    (mirrored,) = [
+        sample.value
+        for family in text_string_to_metric_families(measures.read_text())
+        for sample in family.samples
+        if sample.name == "ftstan_bridge_messages_total"
+        and sample.labels == {"channel": CHANNEL, "stream": STREAM}
+    ]
+    assert mirrored == 13_000
     shown = sides.bridge("status", "--output", "json")
     assert json.loads(shown.out)["channels"][0]["lag"] == 0
     verified = sides.bridge("verify", "--channel", CHANNEL, "--output", "json")

@@ -90,16 +90,10 @@ def three(stage: Stage) -> list[Nats]:
     return found
 
 
-def test_the_leader_of_a_stream_with_three_copies_is_killed(stage: Stage) -> None:
-    sides = Sides(stage, 30_000)
-    servers = three(stage)
-    urls = ",".join(server.url for server in servers)
-    own, sides.nats = sides.nats, servers[0]
-
+def wait_for_leader(sides: Sides, server: Nats) -> None:
     def elected() -> bool:
-        js = sides.js()
+        js = sides.js(server)
         try:
-            js.api("INFO", {}, 1.0)
             js.api("STREAM.NAMES", {}, 1.0)
         except NatsError:
             return False
@@ -108,7 +102,13 @@ def test_the_leader_of_a_stream_with_three_copies_is_killed(stage: Stage) -> Non
         return True
 
     until(elected, "JetStream to have a leader")
-    sides.nats = own
+
+
+def test_the_leader_of_a_stream_with_three_copies_is_killed(stage: Stage) -> None:
+    sides = Sides(stage, 30_000)
+    servers = three(stage)
+    urls = ",".join(server.url for server in servers)
+    wait_for_leader(sides, servers[0])
     words = (*from_files(sides), "--jetstream", urls, "--replicas", "3")
     bridge = sides.start("bridge", *words)
     sides.nats = servers[0]
@@ -123,3 +123,15 @@ def test_the_leader_of_a_stream_with_three_copies_is_killed(stage: Stage) -> Non
     bridge.signal(signal.SIGTERM)
     assert bridge.status() == 0
     assert sides.rows() == whole(30_000)
+
+
+def test_a_stream_with_three_copies_is_purged_to_where_its_channel_begins(stage: Stage) -> None:
+    sides = Sides(stage, 100, "-max_msgs", "100")
+    servers = three(stage)
+    wait_for_leader(sides, servers[0])
+    words = ("--jetstream", ",".join(server.url for server in servers), "--replicas", "3")
+    assert sides.once(*words).status == 0
+    sides.publish(101, 250)
+    assert sides.once(*words, "--purge-at-gap").status == 0
+    sides.nats = servers[1]
+    assert sides.rows() == whole(250, 151)

@@ -152,6 +152,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="where messages expired before they were mirrored, let the stream begin behind them",
     )
+    parser.add_argument(
+        "--metrics-file",
+        default="",
+        metavar="FILE",
+        help="write measures for the textfile collector of Prometheus every 5 seconds",
+    )
     parser.add_argument("--once", action="store_true", help="end when every channel is level")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and write nothing"
