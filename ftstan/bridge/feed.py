@@ -64,6 +64,7 @@ class Feed:
         self._connection: Connection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._followed: dict[Tail, asyncio.Task[None]] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
 
     def open(self) -> None:
         """Connect. Raises ``ClientError``."""
@@ -139,7 +140,9 @@ class Feed:
         self._followed[tail] = self._loop.create_task(self._follow(tail, sequence))
 
     def _end(self, tail: Tail) -> None:
-        self._followed.pop(tail).cancel()
+        task = self._followed.pop(tail)
+        task.cancel()
+        self._ending[tail.channel] = task
 
     async def _connect(self) -> Connection:
         return await self._connecting(self._report)
@@ -190,6 +193,10 @@ class Feed:
     async def _follow(self, tail: Tail, sequence: int) -> None:
         connection = self._connection
         assert connection is not None
+        former = self._ending.pop(tail.channel, None)
+        if former is not None:
+            # The server refuses a second subscription of one durable.
+            await asyncio.wait([former])
         is_new = False
         while not connection.closed:
             try:
