@@ -515,8 +515,6 @@ class Bridge:
         """Take what has come, and wait for it if nothing has."""
         if self._take_answers() or not seconds or self._js.link.pending:
             return
-        if any(m.is_live and m.tail is not None and m.tail.arrived for m in self._mirrors):
-            seconds = 0.0 if any(m.has_room for m in self._mirrors) else seconds
         select.select([self._js.link.fileno(), self._wake_fd], [], [], seconds)
         self._take_wakes()
         self._take_answers()
