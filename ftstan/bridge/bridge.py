@@ -186,7 +186,14 @@ class Bridge:
     def _own(self, mirror: Mirror, sequence: int) -> Item | None:
         """The channel's first message from ``sequence`` on."""
         extent = mirror.extent
-        if self._files is not None and extent is not None and sequence <= extent.last:
+        # Behind the backlog the server is asked: it may have been given other files.
+        is_begun = mirror.stage is Stage.TAIL
+        if (
+            self._files is not None
+            and extent is not None
+            and not is_begun
+            and sequence <= extent.last
+        ):
             for items in self._files.items(mirror.channel, sequence):
                 return items[0]
         return self._feed.read_one(mirror.channel, Start.sequence(sequence))
@@ -284,8 +291,10 @@ class Bridge:
         try:
             if mirror.stage is Stage.BACKLOG:
                 is_busy = self._read(mirror)
-            else:
+            elif mirror.session == self._feed.lost or self._is_same(mirror):
                 self._collect(mirror, now)
+            else:
+                return False
         except Gap as gap:
             self._bridge_gap(mirror, gap)
         if mirror.ahead and not mirror.exists:
@@ -392,6 +401,21 @@ class Bridge:
             self._feed.ack(done)
         if mirror.held and now - mirror.held_since > _MISSING_S:
             self._look_for(mirror, now)
+
+    def _is_same(self, mirror: Mirror) -> bool:
+        """Whether the channel of a new session is the one that was mirrored; false if that cannot
+        be told now.
+
+        A memory server that was started anew counts from 1, and may have come far meanwhile.
+        Raises ``BridgeError`` if it is another one.
+        """
+        session = self._feed.lost
+        if not self._feed.connected:
+            return False
+        if mirror.exists and mirror.acked:
+            self._compare_last(mirror, mirror.acked)
+        mirror.session = session
+        return True
 
     def _check_repeat(self, mirror: Mirror, item: Item) -> None:
         """A message of a sequence that is in the stream must be the one that is there."""

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
     from ftstan.client import Connection, Message, Subscription
 
-    #: Makes the connection, given what is to be told of failures that belong to no call.
-    Connecting = Callable[[Callable[[ClientError], Awaitable[None]]], Awaitable[Connection]]
+    Telling = Callable[[ClientError], Awaitable[None]]
+
+    #: Makes the connection, given what is to be told of failures that belong to no call, and of a
+    #: session that was lost.
+    Connecting = Callable[[Telling, Telling], Awaitable[Connection]]
 
 DURABLE: Final = "ftstan-bridge"
 MAX_IN_FLIGHT: Final = 4096
@@ -62,6 +65,8 @@ class Feed:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._connection: Connection | None = None
+        self.lost = 0
+        """How often the session was lost: the channel may be another one in the next."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._followed: dict[Tail, asyncio.Task[None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -85,6 +90,11 @@ class Feed:
     def closed(self) -> bool:
         """Whether the session was lost for good: another process has our client id."""
         return self._connection is not None and self._connection.closed
+
+    @property
+    def connected(self) -> bool:
+        """Whether a server has our session and answers."""
+        return self._connection is not None and self._connection.connected
 
     def read_one(self, channel: str, start: Start) -> Item | None:
         """The first message from ``start`` on; ``None`` if none came in two seconds.
@@ -145,7 +155,11 @@ class Feed:
         self._ending[tail.channel] = task
 
     async def _connect(self) -> Connection:
-        return await self._connecting(self._report)
+        return await self._connecting(self._report, self._on_lost)
+
+    async def _on_lost(self, error: ClientError) -> None:
+        self.lost += 1
+        await self._report(error)
 
     async def _report(self, error: ClientError) -> None:
         self._on_problem(error.text)

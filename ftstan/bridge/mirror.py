@@ -67,6 +67,8 @@ class Mirror:
         self.read_before = 0
         self.tail: Tail | None = None
         self.waited = 0
+        self.session = 0
+        """The session in which the channel was last seen to be the one that is mirrored."""
         self.goal = 0
         self.attempt = 0
         self.resyncs = 0

@@ -34,9 +34,10 @@ from ftstan.nats.link import Link
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
-    from ftstan.client import ClientError, Connection
+    from ftstan.bridge.feed import Connecting, Telling
+    from ftstan.client import Connection
 
 _PING_MAX_OUT: Final = 60
 
@@ -301,10 +302,8 @@ def _print_rows(rows: list[dict[str, Any]], texts: tuple[str, ...]) -> None:
 # ---- connections
 
 
-def _connecting(
-    arguments: argparse.Namespace, suffix: str
-) -> Callable[[Callable[[ClientError], Awaitable[None]]], Awaitable[Connection]]:
-    async def connect(on_error: Callable[[ClientError], Awaitable[None]]) -> Connection:
+def _connecting(arguments: argparse.Namespace, suffix: str) -> Connecting:
+    async def connect(on_error: Telling, on_lost: Telling) -> Connection:
         try:
             return await ftstan.client.connect(
                 arguments.cluster,
@@ -314,6 +313,7 @@ def _connecting(
                 timeout=arguments.connect_timeout,
                 ping_max_out=_PING_MAX_OUT,
                 on_error=on_error,
+                on_connection_lost=on_lost,
             )
         except ClientIdTakenError as error:
             raise BridgeError(

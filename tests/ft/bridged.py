@@ -28,14 +28,20 @@ class Sides:
     """A streaming server on a nats-server that has JetStream, with a store of ``count``."""
 
     def __init__(
-        self, stage: Stage, count: int = 0, *words: str, settings: str = "", group: bool = False
+        self,
+        stage: Stage,
+        count: int = 0,
+        *words: str,
+        settings: str = "",
+        group: bool = False,
+        memory: bool = False,
     ) -> None:
         self.stage = stage
         if count:
             fill(stage, 1, count)
         self._settings = settings or f'jetstream {{ store_dir: "{stage.directory}/js" }}\n'
         self.nats: Nats = stage.nats("nats", settings=self._settings)
-        begin = stage.member if group else stage.file_server
+        begin = stage.member if group else stage.server if memory else stage.file_server
         self.server: Server = begin("stan", "-ns", self.nats.url, *words)
         self.server.wait_for(READY)
 

@@ -203,6 +203,20 @@ def test_a_channel_that_has_begun_anew(stage: Stage) -> None:
     assert sides.last == 100
 
 
+def test_a_memory_server_that_was_started_anew_is_noticed_however_far_it_is(stage: Stage) -> None:
+    sides = Sides(stage, memory=True)
+    sides.publish(1, 100)
+    bridge = sides.start("bridge")
+    until(lambda: sides.last == 100, "the first hundred")
+    sides.server.kill()
+    sides.server = stage.server("again", "-ns", sides.nats.url)
+    sides.server.wait_for(READY)
+    sides.publish(1, 300)
+    assert bridge.status() == 1
+    assert "the channel has begun anew" in bridge.text()
+    assert sides.rows() == whole(100)
+
+
 def test_messages_that_expired_before_they_were_mirrored(stage: Stage) -> None:
     sides = Sides(stage, 100, "-max_msgs", "100")
     assert sides.once(*from_files(sides)).status == 0
