@@ -17,7 +17,7 @@ find "$path/lib" -type d \( -name tests -o -name testing \) -path '*/site-packag
 find "$path/lib" \( -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h' -o -name '*.c' \) -delete
 rm -rf "$path/include" "$path"/bin/activate* "$path"/bin/Activate.ps1
 # The commands that the package links; the rest are other packages' helpers.
-find "$path/bin" -type f ! -name ftstan ! -name ftstanctl ! -name ftstan-pipeline ! -name ftstan-archive-slice ! -name nats-streaming-server ! -name nats-server -delete
+find "$path/bin" -type f ! -name ftstan ! -name ftstanctl ! -name ftstan-pipeline ! -name ftstan-archive-slice ! -name ftstan-bridge ! -name nats-streaming-server ! -name nats-server -delete
 # By content, not by time: nobody may write there later, and every file has the time of the commit.
 "$path/bin/python" -m compileall -q -j 1 --invalidation-mode unchecked-hash "$path/lib"
 find "$path" -type d -exec chmod 0755 {} +

@@ -396,7 +396,7 @@ def _tree(environment: Path, tree: Path, release: Release, epoch: int) -> None:
     environment.rename(dist / release.full)
     shutil.copyfile(PACKAGING / "lock" / "spark.txt", dist.parent / "spark.txt")
     links = tree / "usr" / "bin"
-    for name in ("ftstan", "ftstanctl", "ftstan-archive-slice"):
+    for name in ("ftstan", "ftstanctl", "ftstan-archive-slice", "ftstan-bridge"):
         (links / name).symlink_to(f"../lib/ftstan/current/bin/{name}")
     for path in (dist.parent / "sweep", dist.parent / "add-spark", links / "ftstan-pipeline"):
         path.chmod(0o755)

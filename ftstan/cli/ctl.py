@@ -228,6 +228,23 @@ def _bench() -> Command:
     )
 
 
+def _bridge() -> Command:
+    from ftstan.cli.words import bridge  # noqa: PLC0415
+
+    return Command(
+        filled(_run("bridge")),
+        {
+            bridge.EXIT_DONE: "done",
+            bridge.EXIT_STOPPED: "a channel was stopped, is not level, or differs",
+            EXIT_USAGE: WRONG_WORDS,
+            bridge.EXIT_CANNOT: "could not be carried out; nothing was written",
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
+        bridge.configure,
+        failed=bridge.EXIT_CANNOT,
+    )
+
+
 def _drill() -> Command:
     from ftstan.cli.words import drill  # noqa: PLC0415
 
@@ -333,6 +350,11 @@ COMMANDS = {
         _bench,
         ("bench load --pub 1 --count 10000", "bench load --pub 2 --sub 2 --size 512"),
     ),
+    "bridge": Entry(
+        "mirror channels into JetStream streams while the server serves",
+        _bridge,
+        ("bridge run --channel orders --dir /nss/orders", "bridge status --output json"),
+    ),
     "drill": Entry(
         "rehearse failures of a group under load, and judge what came of them",
         _drill,
@@ -386,6 +408,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     status.
     """
     return PROGRAM.run(in_full(sys.argv[1:] if argv is None else argv))
+
+
+def bridge(argv: Sequence[str] | None = None) -> int:
+    """``ftstan-bridge``: ``ftstanctl bridge`` under a name of its own."""
+    return main(["bridge", *(sys.argv[1:] if argv is None else argv)])
 
 
 def in_full(words: Sequence[str]) -> list[str]:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FLAG = re.compile(rb"--?(?:auth|pass|encryption_key|sql_source)(?P<value>=.*)?", re.DOTALL)
+_FLAG = re.compile(
+    rb"--?(?:(?:jetstream-)?(?:auth|pass)|encryption_key|sql_source)(?P<value>=.*)?", re.DOTALL
+)
 
 
 def blank_secrets() -> None:

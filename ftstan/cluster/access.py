@@ -16,7 +16,6 @@ from ftstan.cluster.checkpoint import CheckpointFile
 from ftstan.cluster.copying import CopySource
 from ftstan.cluster.entry import Position
 from ftstan.cluster.follower import Follower, Stage
-from ftstan.cluster.jetstream import JetStream
 from ftstan.cluster.log import ReplicatedLog
 from ftstan.cluster.names import beat_subject
 from ftstan.cluster.purging import KnownNodes
@@ -28,6 +27,7 @@ from ftstan.config.limits import Limits
 from ftstan.ft.access import FileAccess
 from ftstan.ft.owned import OwnedAccess
 from ftstan.nats.clustered import log_path, node_id
+from ftstan.nats.jetstream import JetStream
 
 if TYPE_CHECKING:
     import random

@@ -30,8 +30,8 @@ from ftstan.wire.nuid import Nuid
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from ftstan.cluster.jetstream import JetStream
     from ftstan.cluster.replica import LocalChannel, Replica
+    from ftstan.nats.jetstream import JetStream
     from ftstan.stores.interface import ChannelStore, StoredSub
 
 _HEAD: Final = struct.Struct(">BIIQ")

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.cluster.entry import Entry
-    from ftstan.cluster.jetstream import Answer
     from ftstan.cluster.log import ReplicatedLog
     from ftstan.cluster.replica import Replica
     from ftstan.cluster.time import LeaderClock
+    from ftstan.nats.jetstream import Answer
 
 #: How often the log is read without a word from the leader.
 _POLL_S: Final = 0.5

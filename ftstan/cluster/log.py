@@ -36,7 +36,8 @@ from ftstan.cluster.entry import (
     crc_after,
     follow,
 )
-from ftstan.cluster.jetstream import (
+from ftstan.cluster.names import log_subject, stream_name
+from ftstan.nats.jetstream import (
     END_OF_BATCH,
     NOT_FOUND,
     ApiError,
@@ -44,7 +45,6 @@ from ftstan.cluster.jetstream import (
     JetStream,
     WrongLast,
 )
-from ftstan.cluster.names import log_subject, stream_name
 
 if TYPE_CHECKING:
     import threading

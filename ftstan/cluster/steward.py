@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from ftstan.base.errors import NatsError, StoreError
 from ftstan.base.log import stream as log
 from ftstan.cluster.beats import decode_report
-from ftstan.cluster.jetstream import ApiError
 from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import question_subject, stream_name
 from ftstan.cluster.purging import purge_to
 from ftstan.nats.clustered import server_name
+from ftstan.nats.jetstream import ApiError
 
 if TYPE_CHECKING:
     from ftstan.base.clock import Clock
-    from ftstan.cluster.jetstream import JetStream
     from ftstan.cluster.log import ReplicatedLog
     from ftstan.cluster.purging import KnownNodes
+    from ftstan.nats.jetstream import JetStream
 
 _CONNECT_S: Final = 1.0
 _API_S: Final = 2.0

@@ -14,9 +14,9 @@ import pytest
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import NatsError
 from ftstan.cluster.beats import decode_report
-from ftstan.cluster.jetstream import JetStream
 from ftstan.cluster.names import question_subject, stream_name
 from ftstan.config.options import LinkOptions
+from ftstan.nats.jetstream import JetStream
 from ftstan.nats.link import Link
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.cluster import NODES, Cluster

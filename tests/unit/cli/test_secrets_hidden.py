@@ -64,6 +64,7 @@ def test_where_secrets_stand_in_a_command_line() -> None:
         (13, 3),
         (24, 4),
     ]
+    assert spans([b"ftstanctl", b"--jetstream-pass", b"word"]) == [(27, 4)]
     assert spans([b"ftstan", b"-authx", b"tok", b"-auth"]) == []
     words = [b"ftstan", b"-encryption_key_file", b"path", b"-encryption_key", b"k", b"-encrypt"]
     assert spans(words) == [(49, 1)]

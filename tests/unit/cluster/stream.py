@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ftstan.cluster.jetstream import (
+from ftstan.cluster.names import question_subject
+from ftstan.nats.jetstream import (
     END_OF_BATCH,
     NOT_FOUND,
     ApiError,
@@ -17,12 +18,11 @@ from ftstan.cluster.jetstream import (
     Unknown,
     WrongLast,
 )
-from ftstan.cluster.names import question_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.cluster.jetstream import Answer
+    from ftstan.nats.jetstream import Answer
 
 
 @dataclass

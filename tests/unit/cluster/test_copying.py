@@ -11,7 +11,7 @@ import pytest
 
 from ftstan.cluster.copying import Copy, CopyError, CopySource
 from ftstan.cluster.entry import Op, Operation, Position
-from ftstan.cluster.jetstream import Answer
+from ftstan.nats.jetstream import Answer
 from ftstan.stores.interface import ClientInfo, ServerInfo, StoredAt, SubState
 from ftstan.wire.block import MsgBlock
 from tests.unit.cluster.stream import FakeLink
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ftstan.cluster.jetstream import JetStream
+    from ftstan.nats.jetstream import JetStream
 
 BAR = b"bar"
 INFO = ServerInfo("cid", "d", "p", "s", "u", "c", "sc", "a")

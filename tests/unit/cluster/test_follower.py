@@ -14,19 +14,19 @@ from ftstan.cluster.beats import Report, decode_report, report
 from ftstan.cluster.copying import CopyError
 from ftstan.cluster.entry import Entry, Kind, Position
 from ftstan.cluster.follower import Follower, Stage
-from ftstan.cluster.jetstream import Answer
 from ftstan.cluster.log import LogLostError, ReplicatedLog, settings
 from ftstan.cluster.replica import HoleError
 from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, Silence
 from ftstan.cluster.time import LeaderClock
+from ftstan.nats.jetstream import Answer
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.base.clock import Clock
-    from ftstan.cluster.jetstream import JetStream
     from ftstan.cluster.replica import Replica
+    from ftstan.nats.jetstream import JetStream
 
 LOG = bytes(range(16))
 

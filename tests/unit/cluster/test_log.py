@@ -21,7 +21,7 @@ from ftstan.cluster.log import (
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
 if TYPE_CHECKING:
-    from ftstan.cluster.jetstream import JetStream
+    from ftstan.nats.jetstream import JetStream
 
 LOG = bytes(range(16))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ftstan.cluster.jetstream import JetStream
+    from ftstan.nats.jetstream import JetStream
 
 NO_LIMITS = ChannelLimits()
 

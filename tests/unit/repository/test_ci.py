@@ -187,6 +187,7 @@ def test_every_console_script_can_be_imported() -> None:
     assert set(scripts) == {
         "ftstan",
         "ftstan-archive-slice",
+        "ftstan-bridge",
         "ftstan-pipeline",
         "ftstanctl",
         "nats-streaming-server",

@@ -95,8 +95,13 @@ class JetStream:
         self._clock = clock
         self._subjects = subjects
         self.on_message: Callable[[bytes], None] = lambda _payload: None
+        self.on_late: Callable[[bytes, int, bytes], None] = lambda _token, _status, _payload: None
+        """Told of each answer that no request waits for, with its status: to ``send``, or one that
+        came too late.
+        """
         self._inbox = f"_INBOX.{Nuid().next()}"
         self._token = 0
+        self._waiting = b"0"
         self._answers: list[Answer] = []
         self._parser = Parser(1 << 20)
         self._buffer = memoryview(bytearray(_CHUNK))
@@ -131,6 +136,17 @@ class JetStream:
             self._take(self._buffer[:got])
         return any_came
 
+    def inbox(self, token: str) -> str:
+        """Where the answer to a message of ``send`` goes that ``on_late`` gets with ``token``.
+
+        The tokens of requests are numbers: this one holds something else.
+        """
+        return f"{self._inbox}.{token}"
+
+    def send(self, frames: bytes | bytearray) -> None:
+        """Send whole frames; their answers go to ``on_late``. Raises ``ConnectionLostError``."""
+        self.link.send(frames, _SEND_S)
+
     def publish(self, subject: str, payload: bytes) -> None:
         """Publish, without an answer. Raises ``ConnectionLostError``."""
         self.link.send(pub_frame(subject.encode(), b"", payload), _SEND_S)
@@ -147,7 +163,7 @@ class JetStream:
 
         Answers to earlier requests are dropped. Raises ``ConnectionLostError``.
         """
-        self._token += 1
+        self._next_token()
         answers: list[Answer] = []
         self._answers = answers
         reply = f"{self._inbox}.{self._token}".encode()
@@ -169,8 +185,12 @@ class JetStream:
             got = self.link.recv_into(self._buffer)
             if got:
                 self._take(self._buffer[:got])
-        self._token += 1
+        self._next_token()
         return answers
+
+    def _next_token(self) -> None:
+        self._token += 1
+        self._waiting = b"%d" % self._token
 
     def api(self, what: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Ask ``$JS.API.<what>``. Raises ``ApiError``, and ``NatsError`` without an answer."""
@@ -244,8 +264,12 @@ class JetStream:
                 case "PING":
                     self.link.send(b"PONG\r\n", _SEND_S)
                 case "MSG" | "HMSG" if event[2] == _INBOX_SID:
-                    if event[1].rpartition(b".")[2] == b"%d" % self._token:
+                    token = bytes(event[1]).rpartition(b".")[2]
+                    if token == self._waiting:
                         self._answers.append(_answer(event))
+                    else:
+                        status = 0 if event[0] == "MSG" else headers_of(bytes(event[4]))[0]
+                        self.on_late(token, status, event[-1])
                 case "MSG" | "HMSG":
                     self.on_message(bytes(event[-1]))
                 case "-ERR":
@@ -269,14 +293,22 @@ class Batch:
 def _answer(event: tuple[Any, ...]) -> Answer:
     if event[0] == "MSG":
         return Answer(0, {}, bytes(event[-1]))
-    first, *lines = bytes(event[4]).decode("utf-8", "replace").split("\r\n")
+    status, headers = headers_of(bytes(event[4]))
+    return Answer(status, headers, bytes(event[-1]))
+
+
+def headers_of(block: bytes) -> tuple[int, dict[str, str]]:
+    """The status of a block of headers, 0 without one, and its headers by their names in lower
+    case.
+    """
+    first, *lines = block.decode("utf-8", "replace").split("\r\n")
     words = first.split(" ")
     status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
-    return Answer(status, headers, bytes(event[-1]))
+    return status, headers
 
 
 def _object(data: bytes) -> dict[str, Any]:

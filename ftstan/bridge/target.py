@@ -1,0 +1,248 @@
+"""The streams: made, compared with what is wanted, and looked into.
+
+Everything here is a request with an answer, and none of it writes a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ftstan.base.errors import ConfigError, NatsError
+from ftstan.bridge.errors import BridgeError
+from ftstan.bridge.marks import Mark, mark_of
+from ftstan.nats.jetstream import ApiError, JetStream, headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ASK_S: Final = 5.0
+_NO_MESSAGE: Final = 10037
+_NO_ROOM: Final = frozenset((10002, 10023, 10025, 10026, 10027, 10028, 10047, 10074))
+"""Codes of JetStream for storage, memory, streams or peers that are used up."""
+_OLDEST: Final = (2, 11)
+_NANOSECONDS: Final = 1_000_000_000
+_CHANNEL_KEY: Final = "ftstan-channel"
+_CLUSTER_KEY: Final = "ftstan-cluster"
+_ACCOUNT_HINT: Final = (
+    "enable JetStream in the NATS servers (jetstream {}), for the account of this login"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How streams are made, and what one that exists must be.
+
+    Limits: 0 for none; ``max_age`` in seconds.
+    """
+
+    replicas: int = 1
+    storage: str = "file"
+    max_msgs: int = 0
+    max_bytes: int = 0
+    max_age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What a stream holds: ``first`` and ``last`` sequence, how many messages."""
+
+    first: int
+    last: int
+    messages: int
+    config: dict[str, Any]
+
+    @property
+    def channel(self) -> str:
+        """The channel that is mirrored into it; empty if it is of no bridge."""
+        return str((self.config.get("metadata") or {}).get(_CHANNEL_KEY, ""))
+
+    @property
+    def cluster(self) -> str:
+        """The cluster id of the channel's servers."""
+        return str((self.config.get("metadata") or {}).get(_CLUSTER_KEY, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """A message of a stream; ``mark``: ``None`` for one that no bridge brought."""
+
+    sequence: int
+    data: bytes
+    mark: Mark | None
+
+
+class Target:
+    """The JetStream that ``js`` is connected to."""
+
+    def __init__(self, js: JetStream, cluster_id: str, options: StreamOptions) -> None:
+        self.js = js
+        self._cluster_id = cluster_id
+        self._options = options
+
+    def check(self) -> None:
+        """Whether there is a JetStream for us. Raises ``ConfigError``, ``NatsError``."""
+        said = str(self.js.link.info.get("version", ""))
+        numbers = re.match(r"(\d+)\.(\d+)", said)
+        if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST:
+            raise ConfigError(
+                f"nats-server {said} cannot do what the bridge needs of JetStream",
+                hint="use nats-server 2.11 or later",
+            )
+        try:
+            self.js.api("INFO", {}, ASK_S)
+        except ApiError as error:
+            raise NatsError(error.text, hint=_ACCOUNT_HINT) from error
+
+    def look(self, stream: str) -> StreamState | None:
+        """The stream as it is; ``None`` if there is none. Raises ``NatsError``."""
+        try:
+            told = self.js.api(f"STREAM.INFO.{stream}", {}, ASK_S)
+        except ApiError as error:
+            if error.is_missing:
+                return None
+            raise
+        return _state(told)
+
+    def check_subject(self, stream: str, channel: str) -> None:
+        """Whether another stream has the subject. Raises ``BridgeError``, ``NatsError``."""
+        told = self.js.api("STREAM.NAMES", {"subject": channel}, ASK_S)
+        others = [name for name in told.get("streams") or [] if name != stream]
+        if others:
+            raise BridgeError(
+                f'the stream "{others[0]}" has the subject "{channel}" already',
+                hint="a subject belongs to one stream: take it out of that one first",
+            )
+
+    def ours(self) -> Iterator[tuple[str, StreamState]]:
+        """Every stream that mirrors a channel of this cluster id. Raises ``NatsError``."""
+        offset = 0
+        while True:
+            told = self.js.api("STREAM.LIST", {"offset": offset}, ASK_S)
+            streams = told.get("streams") or []
+            for one in streams:
+                state = _state(one)
+                if state.channel and state.cluster == self._cluster_id:
+                    yield str(one["config"]["name"]), state
+            offset += len(streams)
+            if not streams or offset >= int(told.get("total", 0)):
+                return
+
+    def wanted(self, stream: str, channel: str, first: int) -> dict[str, Any]:
+        """The settings of a new stream that begins at sequence ``first``."""
+        options = self._options
+        return {
+            "name": stream,
+            "subjects": [channel],
+            "retention": "limits",
+            "discard": "old",
+            "storage": options.storage,
+            "num_replicas": options.replicas,
+            "max_msgs": options.max_msgs or -1,
+            "max_bytes": options.max_bytes or -1,
+            "max_age": int(options.max_age * _NANOSECONDS),
+            "allow_direct": True,
+            "first_seq": first,
+            "metadata": {_CHANNEL_KEY: channel, _CLUSTER_KEY: self._cluster_id},
+        }
+
+    def differences(self, stream: str, channel: str, state: StreamState) -> list[str]:
+        """In which settings the stream is not what is wanted, in words."""
+        wanted = self.wanted(stream, channel, 0)
+        found = state.config
+        if not state.channel:
+            return ["it was not made by a bridge"]
+        if (state.channel, state.cluster) != (channel, self._cluster_id):
+            return [f'it mirrors the channel "{state.channel}" of "{state.cluster}"']
+        told = [
+            f"{key} is {_shown(key, found.get(key))}, not {_shown(key, wanted[key])}"
+            for key in _COMPARED
+            if found.get(key, _DEFAULTS.get(key)) != wanted[key]
+        ]
+        return told + [f"{key} is set" for key in _REFUSED if found.get(key)]
+
+    def create(self, stream: str, channel: str, first: int) -> None:
+        """Make the stream. Raises ``BridgeError`` for what JetStream refuses, ``NatsError``."""
+        config = self.wanted(stream, channel, first)
+        try:
+            self.js.api(f"STREAM.CREATE.{stream}", config, ASK_S)
+        except ApiError as error:
+            raise BridgeError(
+                f'channel "{channel}": {error.text}',
+                hint=_no_room() if error.code in _NO_ROOM else "see --stream and --replicas",
+            ) from error
+
+    def purge_to(self, stream: str, sequence: int) -> None:
+        """Let the stream begin at ``sequence``, as its channel does. Raises ``NatsError``."""
+        self.js.api(f"STREAM.PURGE.{stream}", {"seq": sequence}, ASK_S)
+
+    def message(self, stream: str, sequence: int) -> StreamMessage | None:
+        """One message, ``None`` if it is not there. Raises ``NatsError``."""
+        try:
+            told = self.js.api(f"STREAM.MSG.GET.{stream}", {"seq": sequence}, ASK_S)
+        except ApiError as error:
+            if error.code == _NO_MESSAGE:
+                return None
+            raise
+        row = told.get("message") or {}
+        try:
+            headers = headers_of(base64.b64decode(row.get("hdrs") or ""))[1]
+            data = base64.b64decode(row.get("data") or "")
+        except (binascii.Error, ValueError) as error:
+            raise NatsError(f"JetStream's message {sequence} of {stream} is unreadable") from error
+        return StreamMessage(sequence, data, mark_of(headers))
+
+
+#: Settings that decide what a stream holds.
+_COMPARED: Final = (
+    *("subjects", "retention", "discard", "storage", "num_replicas"),
+    *("max_msgs", "max_bytes", "max_age"),
+)
+_DEFAULTS: Final = {"max_age": 0, "max_msgs": -1, "max_bytes": -1, "discard": "old"}
+#: Settings that a mirror cannot live with.
+_REFUSED: Final = ("mirror", "sources", "sealed", "no_ack", "subject_transform")
+
+
+def problem_of(answer: bytes, sequence: int) -> tuple[int, str]:
+    """Code and text of an append's answer that does not say that ``sequence`` is in the stream; 0
+    and nothing for one that does.
+    """
+    try:
+        told = json.loads(answer)
+        error = told.get("error") or {}
+        code = int(error.get("err_code", 0))
+        text = str(error.get("description", ""))
+        if error or told.get("seq") == sequence:
+            return code, text
+    except (ValueError, AttributeError, TypeError):
+        pass
+    return 0, f"{answer[:80]!r}, which is no answer to message {sequence}"
+
+
+def hint_of(code: int) -> str:
+    """What to do about an append that JetStream does not take."""
+    return _no_room() if code in _NO_ROOM else "see the log of the NATS server"
+
+
+def _no_room() -> str:
+    return "raise the limits of JetStream or of its account, or free room there"
+
+
+def _shown(key: str, value: object) -> str:
+    if key == "max_age" and isinstance(value, int):
+        return f"{value / _NANOSECONDS:g} s"
+    return json.dumps(value)
+
+
+def _state(told: dict[str, Any]) -> StreamState:
+    state = told.get("state") or {}
+    return StreamState(
+        int(state.get("first_seq", 0)),
+        int(state.get("last_seq", 0)),
+        int(state.get("messages", 0)),
+        told.get("config") or {},
+    )
