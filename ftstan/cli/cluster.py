@@ -303,7 +303,7 @@ def _backup(arguments: argparse.Namespace) -> int:
     # Late: the other verbs need no store.
     from ftstan.base.clock import SystemClock  # noqa: PLC0415
     from ftstan.cluster.backup import back_up  # noqa: PLC0415
-    from ftstan.cluster.jetstream import JetStream  # noqa: PLC0415
+    from ftstan.nats.jetstream import JetStream  # noqa: PLC0415
     from ftstan.nats.link import Link  # noqa: PLC0415
 
     options = link_options(arguments)

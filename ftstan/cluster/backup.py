@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.cluster.beats import Report
-    from ftstan.cluster.jetstream import JetStream
     from ftstan.ft.ownership import StoreOwner
+    from ftstan.nats.jetstream import JetStream
 
 UNFINISHED: Final = ".unfinished"
 
