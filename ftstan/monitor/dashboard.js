@@ -217,7 +217,7 @@ function show(base, data) {
 
   const free = data.room ? [bytes(data.room.free_bytes), data.room.free_bytes * 10 < data.room.total_bytes ? "warn" : ""] : ["–", ""];
   $("#totals dl").replaceChildren(...[["Channels", short.format(totals.channels)], ["Messages", short.format(totals.msgs)], ["Size", bytes(totals.bytes)], ["Clients", short.format(totals.clients)],
-    ["Subscriptions", short.format(totals.subscriptions)], ["Free space", ...free], ["Stalled", count.format(totals.stalled), totals.stalled ? "warn" : ""], ["Sent again", short.format(data.counters.redelivered)], ["Quarantined", count.format(totals.quarantined), totals.quarantined ? "warn" : ""]].map(fact));
+    ["Subscriptions", short.format(totals.subscriptions)], ["Free space", ...free], ["Stalled", count.format(totals.stalled), totals.stalled ? "warn" : ""], ["Sent again", short.format(data.counters.redelivered)], ["Dead letters", short.format(data.counters.dead_letters ?? 0), data.counters.dead_letters_refused ? "warn" : ""], ["Quarantined", count.format(totals.quarantined), totals.quarantined ? "warn" : ""]].map(fact));
 
   // A member that does not serve counts none of this: no figure is not the figure 0.
   if (!shows) for (const value of document.querySelectorAll("#totals dd")) value.textContent = "–";

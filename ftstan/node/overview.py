@@ -80,7 +80,8 @@ class Overview:
             if node.group is not None
             else [],
             "room": node.protection.room._asdict() if node.protection.room is not None else None,
-            "counters": asdict(counters),
+            # By channel they have names that are no text, and no bound: the metrics tell them.
+            "counters": asdict(counters) | {"dead_letters": sum(counters.dead_letters.values())},
             "commits": {
                 "count": commits.cumulative()[-1] if commits is not None else 0,
                 "seconds": commits.sum if commits is not None else 0.0,

@@ -92,6 +92,8 @@ def test_a_message_that_nobody_can_process_ends_in_the_dead_letter_channel_and_g
         assert 0 < letter.timestamp - origin.first_ns < 60_000_000_000
     (sample,) = server.metrics()["ftstan_dead_letters"].samples
     assert (sample.labels, sample.value) == ({"channel": "orders.eu"}, 2)
+    status, body = server.get("/dashboard/data")
+    assert (status, json.loads(body)["counters"]["dead_letters"]) == (http.HTTPStatus.OK, 2)
 
     said = run("channel", "redrive", *again(server.port), "dead", "--output", "json")
     assert said.status == 0, said
