@@ -10,6 +10,7 @@ at once, and so does whatever needs no process.
 What was run again is appended to ``build/retried.jsonl``, a line of JSON each, and printed.
 ``python -m tests.suite --compile`` comes first on a clean tree: pytest rewrites the assertions of
 each module before it compiles it, and workers that start together would each do it for all of them.
+It imports nothing of what the tests do.
 
 ``.ci/run`` ends with ``make retried``, which fails on more than two of them, and on a test that is
 named twice in this run and the last ten lines of ``.ci/retried.jsonl``. Whoever forgives one adds
@@ -26,6 +27,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
+from _pytest.config import _prepareconfig
 
 from tests.lateness import LATE
 from tests.processes import ROOT
@@ -101,7 +104,7 @@ def run(words: list[str]) -> int:
 
 
 def compile_tests(places: list[str]) -> None:
-    """Have pytest write the compiled test modules of these directories, half of them on each core.
+    """Write the compiled test modules of these directories, half of them on each core.
 
     Nothing to do where it has done so before: what has changed since is compiled by the workers.
     What is wrong with a module is said by the run that follows.
@@ -112,10 +115,9 @@ def compile_tests(places: list[str]) -> None:
     found = (file for place in places for file in ROOT.glob(f"{place}/**/test_*.py"))
     names = sorted(str(file.relative_to(ROOT)) for file in found)
     files = [name for name in names if not name.startswith(_PLACES)]
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only"]
     halves = [
         subprocess.Popen(
-            [*command, *half],
+            [sys.executable, "-m", "tests.suite", "--rewrite", *half],
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -124,6 +126,21 @@ def compile_tests(places: list[str]) -> None:
     ]
     for half in halves:
         half.wait()
+
+
+def rewrite_tests(names: list[str]) -> None:
+    """Write these test modules as pytest would when it imports them, without what they import.
+
+    With pytest's own functions, which may have other names one day: then the workers do it.
+    """
+    config = _prepareconfig(["--noconftest", "--rootdir", str(ROOT)])
+    state = config.stash[rewrite.assertstate_key]
+    for name in names:
+        file = ROOT / name
+        place = rewrite.get_cache_dir(file)
+        place.mkdir(exist_ok=True)
+        source_hash, code = rewrite._rewrite_test(file, config)
+        rewrite._write_pyc(state, code, source_hash, place / (file.stem + rewrite.PYC_TAIL))
 
 
 def judge_retried(now: Path, kept: Path) -> int:
@@ -155,6 +172,9 @@ def _read(file: Path) -> list[dict[str, str]]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--retried"]:
         sys.exit(judge_retried(retried_file(), ROOT / ".ci" / "retried.jsonl"))
+    if sys.argv[1:2] == ["--rewrite"]:
+        rewrite_tests(sys.argv[2:])
+        sys.exit()
     if sys.argv[1:2] == ["--compile"]:
         compile_tests(sys.argv[2:])
         sys.exit()

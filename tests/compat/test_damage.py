@@ -182,6 +182,7 @@ class Start:
     truncating: bool = False
 
     def __post_init__(self) -> None:
+        self.disk.keeps_log = False
         self.clock = ManualClock()
         options = FileStoreOptions(truncate_bad_eof=self.truncating)
         self.store: FileStore = open_file_store(self.disk, self.clock, options)

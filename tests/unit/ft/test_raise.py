@@ -30,6 +30,7 @@ class Group:
 
     def __init__(self) -> None:
         self.first = SimDisk()
+        self.first.keeps_log = False
         self.owner = self.member(self.first, "OWNER")
         self.owner.activate(without_lock=True)
 

@@ -146,3 +146,33 @@ def test_a_module_that_cannot_be_read_has_no_second_chance(tmp_path: Path) -> No
     status, said = suite(tmp_path, BY_CHANCE.format(name="late"), "import nothing_of_that_name")
     assert status == 1
     assert "again" not in said
+
+
+def test_what_is_compiled_ahead_is_what_pytest_reads(tmp_path: Path) -> None:
+    file = tmp_path / "test_some.py"
+    file.write_text("def test_some():\n    words = 'told'\n    assert words == 'other'\n")
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    subprocess.run(
+        [sys.executable, "-m", "tests.suite", "--rewrite", str(file)],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        timeout=200,
+    )
+    (made,) = tmp_path.rglob("*.pyc")
+    before = made.stat()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(file)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert "AssertionError: assert 'told' == 'other'" in done.stdout
+    (read,) = tmp_path.rglob("*.pyc")
+    after = read.stat()
+    assert (read, after.st_ino, after.st_mtime_ns) == (made, before.st_ino, before.st_mtime_ns)
