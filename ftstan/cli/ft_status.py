@@ -83,8 +83,8 @@ def _over_nats(arguments: argparse.Namespace) -> int:
             verdict = GroupVerdict(verdict.health, (*verdict.problems, others))
         if verdict.health is Health.UNSERVED and (holder := silent_holder(members)):
             told = f"{holder} does not answer"
-            first, *others = verdict.problems
-            verdict = GroupVerdict(verdict.health, (first, told, *others))
+            first, *rest = verdict.problems
+            verdict = GroupVerdict(verdict.health, (first, told, *rest))
         if arguments.output == "json":
             print_json(
                 {
