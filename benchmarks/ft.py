@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.ftload import CLUSTER, Publisher
 from benchmarks.ftpair import ACTIVE, HANDING_OVER, READY, STANDING_BY, Member, Pair
+from benchmarks.load import GROUP_CLUSTER, PacedPublisher
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
@@ -139,14 +139,14 @@ def _store(name: str, options: argparse.Namespace, fill: list[str], channels: li
                 "benchmarks.fill",
                 str(store),
                 "--cluster",
-                CLUSTER,
+                GROUP_CLUSTER,
                 *fill,
             ]
             subprocess.run(argv, check=True)
             logs = Path(options.logs) / f"{name} {way}" if options.logs else directory
             logs.mkdir(parents=True, exist_ok=True)
             with Pair(logs, store, options.words) as pair:
-                publisher = Publisher(
+                publisher = PacedPublisher(
                     pair.url, channels, every=options.every / 1000, size=options.size
                 )
                 publisher.connect()
@@ -159,7 +159,7 @@ def _store(name: str, options: argparse.Namespace, fill: list[str], channels: li
 
 
 def _failover(
-    pair: Pair, publisher: Publisher, number: signal.Signals | None, settle: float
+    pair: Pair, publisher: PacedPublisher, number: signal.Signals | None, settle: float
 ) -> Failover:
     publisher.run_for(settle)
     pair.standby.wait_for(STANDING_BY)
@@ -200,7 +200,7 @@ def _failover(
     )
 
 
-def _logged(member: Member, publisher: Publisher, words: str) -> float:
+def _logged(member: Member, publisher: PacedPublisher, words: str) -> float:
     """Go on publishing until ``member`` has written a line; when it did, Unix time."""
     end = time.monotonic() + 60.0
     while (at := member.time_of(words)) is None:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from benchmarks.ftload import CLUSTER
+from benchmarks.load import GROUP_CLUSTER
 from ftstan.drill.ports import free_ports
 from ftstan.drill.processes import Child, nats_words
 
@@ -106,7 +106,7 @@ class Pair:
             "--server",
             self.url,
             "--cluster",
-            CLUSTER,
+            GROUP_CLUSTER,
         ]
         words += ["--group", "bench", "--dir", str(self._store)]
         self._asked.append(Child(words, self._directory / "asked.log"))
@@ -133,7 +133,7 @@ class Pair:
             "-m",
             "ftstan.cli.server",
             "-cid",
-            CLUSTER,
+            GROUP_CLUSTER,
             "-ns",
             self.url,
             "-ft_group",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import select
 import time
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 CLUSTER = b"test-cluster"
+#: Of the groups that ``ft`` measures.
+GROUP_CLUSTER = "bench-cluster"
 CHUNK = 256
 _PATIENCE_S = 60.0
 
@@ -112,6 +115,17 @@ class Wire:
                     return event
             time.sleep(0.0005)
         raise TimeoutError(complaint)
+
+    def register(self, name: bytes, cluster: bytes, heartbeats: bytes) -> bytes:
+        """Register as the client ``name``; returns the prefix of the subjects to publish to."""
+        request = messages.ConnectRequest(
+            client_id=name, heartbeat_inbox=heartbeats, protocol=1, conn_id=b"conn-" + name
+        )
+        answer = self.request(b"_STAN.discover." + cluster, messages.encode(request))
+        response = messages.parse(messages.ConnectResponse, answer)
+        if response.error:
+            raise RuntimeError(response.error.decode())
+        return response.pub_prefix
 
     def request(self, subject: bytes, payload: bytes) -> bytes:
         """One request; returns the payload of the answer."""
@@ -260,14 +274,7 @@ class Client(Publisher):
         super().__init__(url, b"bench.acks." + name, window)
         self._url = url
         self._name = name
-        request = messages.ConnectRequest(
-            client_id=name,
-            heartbeat_inbox=b"bench.beats." + name,
-            protocol=1,
-            conn_id=b"conn-" + name,
-        )
-        answer = self.request(b"_STAN.discover." + CLUSTER, messages.encode(request))
-        self._prefix = messages.parse(messages.ConnectResponse, answer).pub_prefix
+        self._prefix = self.register(name, CLUSTER, b"bench.beats." + name)
 
     def frames(self, channel: bytes, count: int, size: int) -> list[bytes]:
         """PUB frames of ``count`` publishes of ``size`` bytes.
@@ -355,3 +362,121 @@ class GroupMember(Consumer):
         if payloads:
             self._send([self.ack(decode_msg_proto(payload)[0]) for payload in payloads])
         return bool(payloads)
+
+
+# ---- through a takeover
+# --------------------------------------------------------------------------------------------------
+
+_PACED = b"bench"
+_ACKS = b"bench.acks"
+_HEARTBEATS = b"bench.heartbeats"
+_GUID_FIELD = b"\x0a"
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened, in seconds of ``time.monotonic``: ``sent`` and ``acked`` by publish number."""
+
+    sent: list[float] = field(default_factory=list)
+    acked: dict[int, float] = field(default_factory=dict)
+
+    def first_ack_after(self, at: float) -> float | None:
+        """When the first ack behind ``at`` arrived."""
+        return min((t for t in self.acked.values() if t > at), default=None)
+
+    def unanswered(self, start: float, end: float) -> int:
+        """Publishes sent between two times that were never acknowledged."""
+        return sum(start <= t < end and n not in self.acked for n, t in enumerate(self.sent))
+
+    def longest_silence(self, start: float, end: float) -> float:
+        """The longest time without an ack between two times."""
+        times = sorted(t for t in self.acked.values() if start <= t <= end)
+        edges = [start, *times, end]
+        return max(b - a for a, b in itertools.pairwise(edges))
+
+
+class PacedPublisher(Wire):
+    """Publishes to ``channels`` in turn, one message of ``size`` bytes every ``every`` seconds, and
+    never pauses.
+
+    It goes on through a takeover as a client of the original does: same client id, same connection
+    id, no new connect. What is not acknowledged is not sent again, so that what a takeover costs
+    can be counted.
+    """
+
+    def __init__(self, url: str, channels: list[bytes], *, every: float, size: int) -> None:
+        super().__init__(url)
+        self.record = Record()
+        self._channels = channels
+        self._every = every
+        self._body = b"x" * size
+        self._poll = select.poll()
+        self._poll.register(self.fileno(), select.POLLIN)
+        self._prefix = b""
+        self._next = time.monotonic()
+        self.write(b"SUB %b 1\r\nSUB %b 2\r\n" % (_ACKS, _HEARTBEATS))
+
+    def connect(self) -> None:
+        """Register with the server."""
+        self._prefix = self.register(_PACED, GROUP_CLUSTER.encode(), _HEARTBEATS)
+        self._next = time.monotonic()
+
+    def run_for(self, seconds: float) -> None:
+        """Go on publishing for this long."""
+        end = time.monotonic() + seconds
+        while (now := time.monotonic()) < end:
+            self._step(now)
+
+    def run_until_acked(self, since: float, patience: float = _PATIENCE_S) -> float:
+        """Go on publishing until a publish that was sent after ``since`` is acked.
+
+        Returns when that was.
+        """
+        end = time.monotonic() + patience
+        first = len(self.record.sent)
+        while first and self.record.sent[first - 1] > since:
+            first -= 1
+        while True:
+            for n in range(first, len(self.record.sent)):
+                if n in self.record.acked:
+                    return self.record.acked[n]
+            if time.monotonic() > end:
+                raise TimeoutError("no publish is acknowledged any more")
+            self._step(time.monotonic())
+
+    def _step(self, now: float) -> None:
+        if now >= self._next:
+            self._publish()
+            # Behind a pause of this process it goes on from now: no burst, which would hide what it
+            # measures.
+            self._next = max(self._next + self._every, now)
+        # Rounded up: a publish a little late is better than a generator that spins while servers
+        # need the processor.
+        if self._poll.poll(math.ceil(max(self._next - time.monotonic(), 0.0) * 1000)):
+            self._take()
+
+    def _publish(self) -> None:
+        n = len(self.record.sent)
+        channel = self._channels[n % len(self._channels)]
+        message = messages.PubMsg(
+            client_id=_PACED,
+            guid=b"%022d" % n,
+            subject=channel,
+            data=self._body,
+            conn_id=b"conn-" + _PACED,
+        )
+        self.record.sent.append(time.monotonic())
+        self.write(pub_frame(self._prefix + b"." + channel, _ACKS, messages.encode(message)))
+
+    def _take(self) -> None:
+        events = self._parser.feed(self.received())
+        now = time.monotonic()
+        for event in events:
+            if event[0] == "PING":
+                self.write(b"PONG\r\n")
+            elif event[0] == "MSG":
+                _, subject, _, reply, payload = event[:5]
+                if bytes(subject) == _HEARTBEATS:
+                    self.write(pub_frame(bytes(reply), b"", b""))
+                elif len(payload) == 24 and payload.startswith(_GUID_FIELD):
+                    self.record.acked.setdefault(int(payload[2:]), now)

@@ -15,7 +15,14 @@ from ftstan.config.declaration import Group, Option, Section, ValueKind
 from ftstan.config.effective import shown
 from ftstan.config.streamfile import CHANNELS
 from ftstan.config.table import CONFIGURED, FLAGS, RETIRED
-from tools import architecture_picture, capabilities, codes_page, man_ftstanctl, man_pipeline
+from tools import (
+    architecture_picture,
+    capabilities,
+    codes_page,
+    man_archive_slice,
+    man_ftstanctl,
+    man_pipeline,
+)
 from tools.roff import head, roff
 
 if TYPE_CHECKING:
@@ -112,6 +119,7 @@ def pages() -> Mapping[str, str]:
         "docs/man/ftstan.conf.5": manual_of_the_file(),
         "docs/man/ftstanctl.8": man_ftstanctl.manual(),
         "docs/man/ftstan-pipeline.1": man_pipeline.manual(),
+        "docs/man/ftstan-archive-slice.1": man_archive_slice.manual(),
         architecture_picture.TARGET: architecture_picture.picture(),
         **capabilities.pages(),
         **codes_page.pages(),
@@ -238,6 +246,13 @@ def manual_of_the_command() -> str:
             ),
         ),
         *(".TP", "143", roff("Stopped by SIGTERM.")),
+        ".SH EXAMPLES",
+        *man_ftstanctl.examples(
+            (
+                "ftstan -store file -dir /nss/orders -m 8222",
+                "ftstan -c /etc/ftstan/ftstan.conf -check_config",
+            )
+        )[2:],
         ".SH SEE ALSO",
         ".BR ftstan.conf (5),",
         ".BR ftstanctl (8)",

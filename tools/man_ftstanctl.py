@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING
 
 from ftstan.cli import contexts
@@ -11,11 +12,14 @@ from ftstan.cli.ctl import PROGRAM
 from tools.roff import head, roff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ftstan.cli.program import Program
 
 SERVERS = "SERVERS AND LOGINS"
+
+#: A line of what ``give_examples`` has put into the help.
+_EXAMPLE = re.compile(r"^  (\S.*)$", re.MULTILINE)
 
 
 def manual() -> str:
@@ -123,7 +127,19 @@ def _leaf(
     for section, words_of in elsewhere.items():
         if len(taken & words_of) > 1:  # --context alone is no login
             lines += [".P", f"And options of {section}."]
-    return lines
+    return lines + examples_of(parser)
+
+
+def examples_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Those of its help."""
+    return examples(_EXAMPLE.findall(parser.epilog or ""))
+
+
+def examples(commands: Sequence[str]) -> list[str]:
+    """Commands as people type them."""
+    if not commands:
+        return []
+    return [".P", "Examples:", ".P", ".RS", ".nf", *map(roff, commands), ".fi", ".RE"]
 
 
 def _positional(action: argparse.Action) -> str:

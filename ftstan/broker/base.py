@@ -111,6 +111,7 @@ class Answer:
     payload: bytes
     channel: Channel | None
     clients: bool
+    client: bytes
     refusal: Callable[[str], bytes] | None
     done: Callable[[], None] | None
     undo: Callable[[], None] | None
@@ -219,13 +220,14 @@ class BrokerBase(Core, ABC):
         *,
         channel: Channel | None = None,
         clients: bool = False,
+        client: bytes = b"",
         refusal: Callable[[str], bytes] | None = None,
         done: Callable[[], None] | None = None,
         undo: Callable[[], None] | None = None,
     ) -> None:
         """Answer a request once everything staged is durable.
 
-        If ``channel``, or with ``clients`` the registrations, fail to commit, ``undo`` runs and
-        ``refusal(error text)`` is sent; else ``done`` runs first.
+        If ``channel``, or with ``clients`` the registrations, all or that of ``client``, fail to
+        commit, ``undo`` runs and ``refusal(error text)`` is sent; else ``done`` runs first.
         """
-        self._answers.append(Answer(reply, payload, channel, clients, refusal, done, undo))
+        self._answers.append(Answer(reply, payload, channel, clients, client, refusal, done, undo))

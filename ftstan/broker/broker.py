@@ -33,7 +33,7 @@ from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.tracing import Tracing
 from ftstan.broker.unread import Unread
 from ftstan.config.limits import Limits, changes
-from ftstan.stores.interface import CLIENTS, Recovered, Store
+from ftstan.stores.interface import CLIENTS, Recovered, Store, client_key
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -420,7 +420,7 @@ class Broker(BrokerBase):
         for a in answers:
             error = failed.get(a.channel.name) if a.channel is not None else None
             if a.clients and error is None:
-                error = failed.get(CLIENTS)
+                error = failed.get(CLIENTS) or failed.get(client_key(a.client))
             payload = a.payload
             if error is not None:
                 if a.undo is not None:

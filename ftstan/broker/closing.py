@@ -88,7 +88,7 @@ class Closing:
             sub.ready = False
             if sub.group is not None:
                 sub.group.update(sub)
-        self._broker.answer(b"", b"", clients=True, refusal=job.refused)
+        self._broker.answer(b"", b"", clients=True, client=client.client_id, refusal=job.refused)
         self._by_id[client.client_id] = job
         self._jobs.append(job)
 

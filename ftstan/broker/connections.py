@@ -112,6 +112,7 @@ class Connections:
             reply,
             messages.connect_response(broker.subjects, request),
             clients=True,
+            client=info.client_id,
             refusal=messages.connect_error,
             undo=partial(self._unregister, client),
         )
@@ -346,7 +347,11 @@ class Connections:
 
     def _closed(self, client: Client, reply: bytes, error: str) -> None:
         self._broker.answer(
-            reply, messages.close_response(error), clients=True, refusal=messages.close_response
+            reply,
+            messages.close_response(error),
+            clients=True,
+            client=client.client_id,
+            refusal=messages.close_response,
         )
         log.debug(
             f"[Client:{client.shown()}] Closed "

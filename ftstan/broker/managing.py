@@ -288,7 +288,7 @@ def kick(broker: Broker, client: Client) -> Future[None]:
     future: Future[None] = Future()
 
     def closed(error: str) -> None:
-        _promise(broker, clients=True, future=future, error=error)
+        _promise(broker, clients=True, client=client.client_id, future=future, error=error)
 
     broker.connections.remove(client, closed)
     return future
@@ -299,6 +299,7 @@ def _promise(
     *,
     channel: Channel | None = None,
     clients: bool = False,
+    client: bytes = b"",
     future: Future[None] | None = None,
     error: str = "",
 ) -> Future[None]:
@@ -322,7 +323,9 @@ def _promise(
         elif future.set_running_or_notify_cancel():
             future.set_result(None)
 
-    broker.answer(b"", b"", channel=channel, clients=clients, refusal=refused, done=done)
+    broker.answer(
+        b"", b"", channel=channel, clients=clients, client=client, refusal=refused, done=done
+    )
     return future
 
 

@@ -12,7 +12,7 @@ from ftstan.base.states import NodeState
 from ftstan.cli.ft_group import Group, with_group
 from ftstan.cli.terminal import Styled, complain, print_json, print_table, say, say_styled, time_of
 from ftstan.cli.words.servers import EXIT_CANNOT_ASK
-from ftstan.ft.health import GroupVerdict, Health, judge
+from ftstan.ft.health import GroupVerdict, Health, judge, silent_holder
 
 if TYPE_CHECKING:
     import argparse
@@ -81,6 +81,10 @@ def _over_nats(arguments: argparse.Namespace) -> int:
         verdict = judge(members, expect)
         if not members and (others := group.others()):
             verdict = GroupVerdict(verdict.health, (*verdict.problems, others))
+        if verdict.health is Health.UNSERVED and (holder := silent_holder(members)):
+            told = f"{holder} does not answer"
+            first, *rest = verdict.problems
+            verdict = GroupVerdict(verdict.health, (first, told, *rest))
         if arguments.output == "json":
             print_json(
                 {

@@ -25,6 +25,7 @@ from ftstan.stores.copying import UNLIMITED
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.sql.store import SqlStore
+from ftstan.stores.sql.tools.watch import Watch
 from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class _Directory:
 @contextlib.contextmanager
 def _owned_database(source: Source) -> Iterator[_Database]:
     """Own a database for a while, as a server that starts. Raises ``FtstanError``."""
-    owner = SqlOwner(source, server_id=Nuid().next(), clock=SystemClock())
+    watch = Watch(source)
+    owner = SqlOwner(source, server_id=Nuid().next(), clock=SystemClock(), connecting=watch.connect)
     try:
         owner.check()
         _take(owner)
@@ -197,6 +199,7 @@ def _owned_database(source: Source) -> Iterator[_Database]:
             yield _Database(owner)
     finally:
         owner.close()
+        watch.close()
 
 
 def _take(owner: SqlOwner) -> None:

@@ -111,6 +111,19 @@ def judge(nodes: Sequence[Judged], expect: int = 0) -> GroupVerdict:
     return GroupVerdict(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))
 
 
+def silent_holder(nodes: Sequence[NodeStatus]) -> str:
+    """Who took the datastore last, as the members know, if that one is none of them; else empty.
+
+    It is frozen, or has ended without a successor.
+    """
+    newest = max(nodes, key=lambda node: node.holder_epoch, default=None)
+    if newest is None or not newest.holder_epoch:
+        return ""
+    if any(node.owns_store and node.epoch == newest.holder_epoch for node in nodes):
+        return ""
+    return newest.holder
+
+
 def find_active(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
     """The member that serves; of several, the one with the highest epoch."""
     return max(

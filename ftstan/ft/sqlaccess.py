@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import (
@@ -88,16 +89,27 @@ class SqlOwner:
     is_network = False
     """A poll is one short query: a dead owner is noticed at once."""
 
-    def __init__(self, source: Source, *, server_id: str, clock: Clock, name: str = "") -> None:
-        """Nothing is connected yet. ``name``: the member's, for people."""
+    def __init__(
+        self,
+        source: Source,
+        *,
+        server_id: str,
+        clock: Clock,
+        name: str = "",
+        connecting: Callable[[], Session] | None = None,
+    ) -> None:
+        """Nothing is connected yet. ``name``: the member's, for people. ``connecting``: makes the
+        sessions, if somebody watches them.
+        """
+        connecting = connecting or partial(connect, source)
         self._name = name
         self.ending = Ending.UNSAID
         self.path = source.shown()
         self._server_id = server_id
         self._clock = clock
         self._source = source
-        self._lock = CountedLock(lambda: connect(source), Nuid().next(), clock.mono)
-        self.fence = Fence(lambda: connect(source))
+        self._lock = CountedLock(connecting, Nuid().next(), clock.mono)
+        self.fence = Fence(connecting)
         self.fence.answered = self._has_answered
         self._activation: Activation | None = None
         self.answered_at: float | None = None

@@ -25,6 +25,7 @@ from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
 from ftstan.nats.sendwindow import SendWindow
 from ftstan.node.handover_buffer import count_publishes
+from ftstan.stores.interface import is_client_key
 
 if TYPE_CHECKING:
     from ftstan.base.clock import Clock
@@ -517,12 +518,12 @@ class Serving:
     def _report(self, failed: dict[bytes, StoreError]) -> None:
         if self._full.allow(self._clock.mono()):
             for name, error in failed.items():
-                what = (
-                    f'publishes to channel "{name.decode("utf-8", "backslashreplace")}" fail'
-                    if name
-                    else "connections fail"
-                )
-                log.error(f"{what}: {error.text}")
+                shown = name.decode("utf-8", "backslashreplace")
+                if name and not is_client_key(name):
+                    log.error(f'publishes to channel "{shown}" fail: {error.text}')
+                else:
+                    who = f'client "{shown[1:]}": ' if name else ""
+                    log.error(f"connections fail: {who}{error.text}")
 
     def turn_away(self) -> int:
         """Refuse new clients from now on; returns how many are registered."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.spark.format import FORMAT
 from ftstan.spark.installed import missing
+from ftstan.spark.workers import require_found
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,10 +24,12 @@ def register(spark: SparkSession) -> None:
 
     Filters are pushed down where the session allows it: with
     ``spark.sql.python.filterPushdown.enabled``, which ``ftstan.spark.session`` switches on. Raises
-    ``ConfigError`` where pyspark is missing.
+    ``ConfigError`` where pyspark is missing, and where the session's Python workers do not find
+    this package.
     """
     try:
         from ftstan.spark.source import StanSource  # noqa: PLC0415  the package is importable without pyspark
     except ModuleNotFoundError as error:
         raise missing(error.name or "a module") from error
     spark.dataSource.register(StanSource)
+    require_found(spark)

@@ -10,14 +10,13 @@ import contextlib
 import os
 import socket
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import ftstan
 from ftstan.base.errors import ConfigError
 from ftstan.spark import register
 from ftstan.spark.installed import missing
+from ftstan.spark.workers import python_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,6 +133,6 @@ def _require_answer(url: str) -> None:
 
 def _python_path() -> str:
     """Where workers find this package first, also in a checkout beside an installed one."""
-    here = str(Path(ftstan.__file__).parents[1])
+    here = python_path()
     given = os.environ.get("PYTHONPATH", "")
     return f"{here}{os.pathsep}{given}" if given else here

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from ftstan.base.errors import FtstanError, StoreError
 from ftstan.storecheck.findings import Outcome, StorageFinding
 from ftstan.stores.sql import tables
-from ftstan.stores.sql.connecting import connect
 from ftstan.stores.sql.session import AbsentTableError, ReadOnlyError, RightsError
 from ftstan.stores.sql.tools.reading import TABLES
+from ftstan.stores.sql.tools.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,12 +46,13 @@ class DatabaseBench:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self._watch = Watch(source)
         self._sessions: list[Session] = []
         self.session = self.another()
 
     def another(self) -> Session:
         """A session of its own, closed at the end. Raises ``StoreError``."""
-        session = connect(self.source)
+        session = self._watch.connect()
         self._sessions.append(session)
         return session
 
@@ -65,6 +66,7 @@ class DatabaseBench:
 
     def close(self) -> None:
         """End the sessions."""
+        self._watch.close()
         for session in self._sessions:
             session.close()
 

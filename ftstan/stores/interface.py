@@ -53,11 +53,26 @@ __all__ = [
     "StoredAt",
     "StoredSub",
     "SubState",
+    "client_key",
+    "is_client_key",
 ]
 
 #: The key under which ``Store.commit`` reports that client registrations could not be stored: no
 #: channel has this name.
 CLIENTS = b""
+
+
+def client_key(client_id: bytes) -> bytes:
+    """The key under which ``Store.commit`` reports that one client's registration, or the end of
+    it, could not be stored, and others could: no channel's name begins with a blank.
+    """
+    return b" " + client_id
+
+
+def is_client_key(key: bytes) -> bool:
+    """Whether it is one of ``client_key``."""
+    return key.startswith(b" ")
+
 
 #: What a client is told while a deleted channel is still being removed
 #: (``docs/compat/protocol.md``, error strings).
@@ -364,7 +379,8 @@ class Store(Protocol):
 
         Returns the channels that failed, with their errors.
 
-        The key ``CLIENTS`` stands for the client registrations. Raises ``StoreError`` if the store
+        The key ``CLIENTS`` stands for all client registrations, ``client_key`` for those of one
+        client. Raises ``StoreError`` if the store
         cannot go on and ``FencedError`` if it is not ours.
         """
         ...

@@ -127,6 +127,20 @@ def test_status_says_what_is_missing_and_when_nobody_serves(stage: Stage) -> Non
     assert (nobody.status, nobody.out) == (2, "unserved: no member answered\n")
 
 
+def test_status_names_an_active_that_is_frozen_as_its_standby_knows_it(stage: Stage) -> None:
+    nats = stage.nats()
+    a, _ = stage.pair_on(nats)
+    operator = Operator(nats.url)
+    a.signal(signal.SIGSTOP)
+    frozen = operator.status("--timeout", "5")
+    assert frozen.status == 2
+    first, holder = frozen.json["problems"]
+    assert first == "nobody serves"
+    assert holder.startswith(f"epoch 1 of server {name_of(a)} on host ")
+    assert f"pid {a.pid} since" in holder
+    assert holder.endswith(" does not answer")
+
+
 def test_who_cannot_ask_is_told_why_with_status_3(stage: Stage) -> None:
     nats = stage.nats()
     gone = Operator(f"nats://127.0.0.1:{free_ports(1)[0]}").ft("status")

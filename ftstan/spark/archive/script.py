@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 from ftstan.base.errors import FtstanError
 from ftstan.spark.archive import spool as spools
@@ -28,12 +28,26 @@ exec {command} "$@"
 """
 
 
+#: What a server starts, and what an operator does with a slice that was left behind.
+_EXAMPLES = """\
+examples:
+  FTSTAN_ARCHIVE_SPOOL=/nss/spool ftstan -c stan.conf -file_slice_archive_script \
+/usr/bin/ftstan-archive-slice
+  ftstan-archive-slice --spool /nss/spool orders /nss/orders/orders/msgs.7.dat.bak \
+/nss/orders/orders/msgs.7.idx.bak
+
+exit status: 0: it is durable in the spool; 1: nothing has changed; 2: wrong words
+"""
+
+
 def parser() -> ArgumentParser:
     """The arguments: options of the wrapper, then the three of the server."""
     made = ArgumentParser(
         prog="ftstan-archive-slice",
         description="Move a slice that the server has removed into a spool, where the archive "
         "job finds it.",
+        formatter_class=RawDescriptionHelpFormatter,
+        epilog=_EXAMPLES,
     )
     made.add_argument(
         "--spool",

@@ -15,6 +15,7 @@ from ftstan.stores.sql.session import (
     LEAST_PACKET,
     LOCK_WAIT_MS,
     MOST_PACKET,
+    SILENT_HINT,
     AbsentTableError,
     LostError,
     ReadOnlyError,
@@ -147,9 +148,7 @@ class MysqlSession(Session):
 
     def _bound_silence(self) -> None:
         """Let a network on which nothing comes back end the connection, as libpq is told to."""
-        known = getattr(self._connection, "_sock", None)
-        number = self._connection.fileno() if known is None else known.fileno()
-        with socket.socket(fileno=os.dup(number)) as copy:
+        with socket.socket(fileno=os.dup(self._descriptor())) as copy:
             copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:
                 copy.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -274,8 +273,16 @@ class MysqlSession(Session):
         self._open = False
         with contextlib.suppress(library.Error, OSError):
             self._connection.close()
+        self._let_go()
+
+    def _descriptor(self) -> int:
+        known = getattr(self._connection, "_sock", None)
+        return int(self._connection.fileno() if known is None else known.fileno())
 
     def _translated(self, error: Exception, sql: str) -> StoreError:
+        if self.aborted:
+            self.close()
+            return LostError(self.aborted, hint=SILENT_HINT)
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = scrubbed(_text(error), self._secret)
         told = f'sql: error executing "{shortened(sql)}": {text}'

@@ -14,6 +14,7 @@ from ftstan.stores.sql import rows
 from ftstan.stores.sql.session import (
     IDLE_MS,
     LOCK_WAIT_MS,
+    SILENT_HINT,
     STATEMENT_MS,
     AbsentTableError,
     LostError,
@@ -228,8 +229,14 @@ class PostgresSession(Session):
         """Close it."""
         with contextlib.suppress(psycopg.Error, OSError):
             self._connection.close()
+        self._let_go()
+
+    def _descriptor(self) -> int:
+        return self._connection.fileno()
 
     def _translated(self, error: Exception, sql: str) -> StoreError:
+        if self.aborted:
+            return LostError(self.aborted, hint=SILENT_HINT)
         text = scrubbed(str(error), self._secret)
         told = f'sql: error executing "{shortened(sql)}": {text}'
         if isinstance(error, pg.ReadOnlySqlTransaction):

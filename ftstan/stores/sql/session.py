@@ -10,6 +10,9 @@ original's tables: PostgreSQL folds them, MySQL wants them (``docs/compat/sqlsto
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,9 @@ STATEMENT_MS = 60_000
 #: What a transaction of ours may be idle, in milliseconds: a session that a frozen process has left
 #: must not hold a row for ever, and an original waits for it.
 IDLE_MS = 10_000
+
+#: For whoever waits for a database that says nothing.
+SILENT_HINT = "check the database server and its storage, then run this again"
 
 
 class LostError(StoreError):
@@ -70,6 +76,9 @@ class Session(ABC):
     """A parameter that is compared byte by byte, whatever the collation of its column."""
     most_data: int
     """Bytes that ``Messages.data`` takes in one row."""
+    aborted = ""
+    """Why ``abort`` was called; empty if it was not."""
+    _kept: socket.socket | None = None
 
     # ---- statements
 
@@ -146,6 +155,30 @@ class Session(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close it; never fails."""
+
+    def watched(self) -> None:
+        """Say, once, that ``abort`` may be called. By the session's own thread."""
+        # A descriptor of its own: the libraries give theirs to one thread, and close it.
+        self._kept = socket.socket(fileno=os.dup(self._descriptor()))
+
+    def abort(self, why: str) -> None:
+        """End the connection, from any thread: a statement that waits for its answer fails at once.
+
+        ``why`` is what the ``LostError`` says.
+        """
+        self.aborted = why
+        if self._kept is not None:
+            with contextlib.suppress(OSError):
+                self._kept.shutdown(socket.SHUT_RDWR)
+
+    def _let_go(self) -> None:
+        """Of a session that is closed."""
+        if self._kept is not None:
+            self._kept.close()
+
+    @abstractmethod
+    def _descriptor(self) -> int:
+        """Of the socket, of a session that is open."""
 
 
 def scrubbed(text: str, secret: str) -> str:

@@ -10,15 +10,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import RecoveryError, StoppedError, StoreError, WireError
+from ftstan.base.errors import RecoveryError, StoppedError, StoreError, StoreFullError, WireError
 from ftstan.base.log import stream as log
 from ftstan.stores import identity
 from ftstan.stores.clients import decode_client, encode_client
 from ftstan.stores.expiry import Expiry
-from ftstan.stores.interface import ClientInfo, Recovered, StoredAt
+from ftstan.stores.interface import CLIENTS, ClientInfo, Recovered, StoredAt, client_key
 from ftstan.stores.sql.cache import Cache
 from ftstan.stores.sql.channel import STEP_ROWS, Parts, SqlChannel, limits_as_stored
-from ftstan.stores.sql.session import LostError, name_text
+from ftstan.stores.sql.session import (
+    AbsentTableError,
+    LostError,
+    RightsError,
+    TransientError,
+    name_text,
+)
 from ftstan.stores.sql.subs import SubBook
 
 if TYPE_CHECKING:
@@ -42,6 +48,9 @@ _LOOKS_A_TICK = 64
 _SUBS_A_PLAN = 500
 #: Subscriptions of a deleted channel that one transaction removes.
 _SUBS_A_STEP = 1000
+
+#: Refusals that are of no single row.
+_NOT_OF_ONE = (StoreFullError, TransientError, AbsentTableError, RightsError)
 
 _LAST_TIMES = (
     "SELECT id, (SELECT timestamp FROM Messages m WHERE m.id = c.id ORDER BY seq DESC LIMIT 1)"
@@ -274,8 +283,10 @@ class SqlStore:
         except LostError:
             raise
         except StoreError as error:
-            if len(channels) + bool(clients) == 1:
-                failed[channels[0].name if channels else b""] = error
+            if len(channels) == 1 and not clients:
+                failed[channels[0].name] = error
+            elif not channels and (len(clients) == 1 or isinstance(error, _NOT_OF_ONE)):
+                failed[_key(clients)] = error
             else:
                 failed = self._commit_each(channels, clients)
         for channel in channels:
@@ -293,14 +304,29 @@ class SqlStore:
             (channel.name, [channel], ()) for channel in channels
         ]
         if clients:
-            groups.append((b"", [], clients))
+            groups.append((_key(clients), [], clients))
         for name, some, registrations in groups:
             try:
                 self._commit_parts(some, registrations)
             except LostError:
                 raise
             except StoreError as error:
-                failed[name] = error
+                if len(registrations) > 1 and not isinstance(error, _NOT_OF_ONE):
+                    failed |= self._commit_each_client(registrations)
+                else:
+                    failed[name] = error
+        return failed
+
+    def _commit_each_client(self, clients: Sequence[ClientInfo | bytes]) -> dict[bytes, StoreError]:
+        """One that the database does not take must not cost the others theirs."""
+        failed: dict[bytes, StoreError] = {}
+        for client in clients:
+            try:
+                self._commit_parts((), (client,))
+            except LostError:
+                raise
+            except StoreError as error:
+                failed[_key((client,))] = error
         return failed
 
     def _commit_parts(
@@ -466,6 +492,14 @@ def _client(name: str, inbox: str | None, proto: bytes | None) -> ClientInfo:
         return decode_client(bytes(proto))
     except WireError:
         return ClientInfo(name.encode(), (inbox or "").encode())
+
+
+def _key(clients: Sequence[ClientInfo | bytes]) -> bytes:
+    """Under which it is told that these could not be stored."""
+    if len(clients) > 1:
+        return CLIENTS
+    (client,) = clients
+    return client_key(client if isinstance(client, bytes) else client.client_id)
 
 
 def _write_client(session: Session, client: ClientInfo | bytes) -> None:

@@ -11,10 +11,12 @@ from unittest.mock import ANY
 import pytest
 
 from ftstan.base.clock import ManualClock
+from ftstan.base.errors import StoreError
 from ftstan.broker.records import stored_subs
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.interface import SubState
+from ftstan.stores.interface import SubState, client_key
+from ftstan.stores.memory import MemoryStore
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, connect_request, sequences
 from tests.sim.disk import SimDisk
@@ -270,3 +272,22 @@ def test_deliveries_go_on_while_nothing_of_them_can_be_stored(server: Server) ->
     server.start(b"hb.me")
     (stored,) = server.store._channels[b"foo"].recovered_subs()
     assert (stored.pending, stored.state.last_sent) == ({4}, 4)
+
+
+class OneRefused(MemoryStore):
+    """Says of every batch that it could not store one client's registration."""
+
+    def commit(self) -> dict[bytes, StoreError]:
+        return super().commit() | {client_key(b"bad"): StoreError("too long for its column")}
+
+
+def test_a_registration_that_the_store_refuses_is_refused_alone() -> None:
+    driver = Driver(OneRefused())
+    assert connect_error(driver, b"bad") == b"too long for its column"
+    assert b"bad" not in driver.broker.clients
+    assert connect_error(driver, b"good") == b""
+    assert b"good" in driver.broker.clients
+    close = messages.encode(messages.CloseRequest(client_id=b"good"))
+    answer = driver.call(SUBJECTS.close, close)
+    assert answer is not None
+    assert messages.parse(messages.CloseResponse, answer).error == b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,6 +29,15 @@ def test_the_reference_names_every_key_and_every_flag() -> None:
 
 def test_every_option_is_described() -> None:
     assert [option.key for option in OPTIONS if bool(option.help) is bool(option.note)] == []
+
+
+@pytest.mark.parametrize("path", sorted(p for p in pages() if "/man/" in p and p[-1] != "5"))
+def test_a_manual_page_of_a_command_has_two_examples_at_least(path: str) -> None:
+    program = Path(path).stem.replace("-", "\\-")
+    blocks = re.findall(r"^\.nf\n(.*?)^\.fi$", pages()[path], re.MULTILINE | re.DOTALL)
+    shown = [line for block in blocks for line in block.splitlines()]
+    assert len(shown) >= 2
+    assert [line for line in shown if program not in line] == []
 
 
 @pytest.mark.parametrize("path", sorted(path for path in pages() if "/man/" in path))

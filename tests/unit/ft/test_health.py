@@ -9,7 +9,15 @@ import pytest
 
 from ftstan.base.errors import RefusedError
 from ftstan.base.states import NodeState, Phase
-from ftstan.ft.health import Health, find_active, find_node, find_standby, find_successor, judge
+from ftstan.ft.health import (
+    Health,
+    find_active,
+    find_node,
+    find_standby,
+    find_successor,
+    judge,
+    silent_holder,
+)
 from tests.unit.admin.test_protocol import STATUS
 
 if TYPE_CHECKING:
@@ -79,6 +87,27 @@ def test_a_group_in_which_nobody_serves_is_unserved(nodes: list[NodeStatus], fir
     verdict = judge(nodes)
     assert verdict.health is Health.UNSERVED
     assert verdict.problems[0] == first
+
+
+HOLDER = "epoch 7 of server a on host a pid 9 since 2026-11-14T02:11:09Z"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "holder"),
+    [
+        ([replace(STANDBY, holder_epoch=6, holder="epoch 6 of server old"),
+          replace(OTHER, holder_epoch=7, holder=HOLDER)], HOLDER),
+        ([replace(STANDBY, holder_epoch=0, holder="")], ""),
+        ([], ""),
+        # It answers: what it is doing is told of it.
+        ([replace(STANDBY, holder_epoch=7, holder=HOLDER),
+          replace(RECOVERING, epoch=7, holder_epoch=7, holder=HOLDER)], ""),
+    ],
+)  # fmt: skip
+def test_who_took_the_datastore_last_and_does_not_answer_is_known_to_the_others(
+    nodes: list[NodeStatus], holder: str
+) -> None:
+    assert silent_holder(nodes) == holder
 
 
 def test_exit_statuses_are_those_of_the_documentation() -> None:

@@ -14,9 +14,9 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.errors import StoreError
 from ftstan.config.limits import Limits
 from ftstan.stores.interface import ChannelLimits
-from ftstan.stores.sql.connecting import connect
 from ftstan.stores.sql.fence import Fence
 from ftstan.stores.sql.store import SqlStore
+from ftstan.stores.sql.tools.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,8 +95,13 @@ class Reading:
         """
         self.source = source
         self.place = f"database {source.shown()}"
+        self._watch = Watch(source)
         self._fence = Fence(self._connect)
-        missing = self.missing_tables()
+        try:
+            missing = self.missing_tables()
+        except BaseException:
+            self.close()
+            raise
         if missing:
             self.close()
             raise StoreError(
@@ -106,7 +111,7 @@ class Reading:
             )
 
     def _connect(self) -> Session:
-        session = connect(self.source)
+        session = self._watch.connect()
         try:
             for statement in _ONLY_READ[session.driver]:
                 session.execute(statement)
@@ -119,6 +124,7 @@ class Reading:
 
     def close(self) -> None:
         """End the session."""
+        self._watch.close()
         self._fence.drop()
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:

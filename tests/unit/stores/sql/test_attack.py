@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.errors import FencedError, StoreError
-from ftstan.stores.contract.place import events, messages, opened, put, recovered, state, subs
-from ftstan.stores.interface import ChannelLimits, ClientInfo
+from ftstan.stores.contract.place import (
+    block_of,
+    events,
+    messages,
+    opened,
+    put,
+    recovered,
+    state,
+    subs,
+)
+from ftstan.stores.interface import ChannelLimits, ClientInfo, client_key
 from ftstan.stores.sql import tables
 from ftstan.stores.sql.connecting import connect
 from ftstan.stores.sql.mysql import MysqlSession
@@ -223,6 +232,33 @@ def test_a_strange_inbox_harms_no_other_client(place: SqlPlace) -> None:
     store.abandon()
     store, found = recovered(place)
     assert sorted(found.clients, key=lambda c: c.client_id) == infos
+    store.abandon()
+
+
+@pytest.mark.parametrize("bad", [b"x" * 2000, b"bad\xff", b"nul\0"])
+def test_a_client_id_that_the_database_refuses_fails_only_its_own_request(
+    place: SqlPlace, bad: bytes
+) -> None:
+    store, channel = opened(place)
+    infos = [ClientInfo(name, b"in") for name in (b"a", bad, b"c")]
+    store.add_client(ClientInfo(b"old", b"in"))
+    assert store.commit() == {}
+    for info in infos:
+        store.add_client(info)
+    store.delete_client(b"old")
+    channel.append(block_of(channel, b"of somebody else"))
+    failed = store.commit()
+    assert list(failed) == [client_key(bad)]
+    assert channel.last == 1
+    # And alone; its end, which is staged when it was refused, harms nobody either.
+    store.add_client(infos[1])
+    assert list(store.commit()) == [client_key(bad)]
+    store.delete_client(bad)
+    store.add_client(ClientInfo(b"d", b"in"))
+    assert set(store.commit()) <= {client_key(bad)}
+    store.abandon()
+    store, found = recovered(place)
+    assert sorted(c.client_id for c in found.clients) == [b"a", b"c", b"d"]
     store.abandon()
 
 
