@@ -80,8 +80,8 @@ class Session:
         """Register, trying again while nobody answers; seconds.
 
         An owner can die between taking a request and answering it. Its successor may know us then,
-        from the store, and finds out by a heartbeat whether that client is alive: which it is not
-        before it has an answer.
+        from the store: ftstan answers the very same request again, and the original finds out by a
+        heartbeat whether that client is alive, which it is not before it has an answer.
 
         Raises ``ConnectRefusedError``, ``ClientIdTakenError``, ``RequestTimeoutError`` (also if
         NATS is away).
