@@ -18,6 +18,7 @@ from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.broker.constants import SECOND
 from ftstan.broker.records import all_subs
 from ftstan.broker.views import SubRow
+from ftstan.stores import purge_bound
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
@@ -263,17 +264,9 @@ def purge_channel(broker: Broker, channel: Channel, *, keep: int, up_to: int) ->
             _show(channel.refused),
             hint="nothing was purged; ftstanctl store repair ends the damage",
         )
-    if keep < 0 or up_to < 0 or (keep and up_to):
-        raise RefusedError(
-            f"cannot purge all but {keep} messages and up to sequence {up_to}",
-            hint="one bound, above 0, or none: all",
-        )
     store = channel.store
     before = store.count
-    sequence = min(up_to, store.last) if up_to else store.last
-    if keep:
-        # Where sequences are missing some more are kept, never fewer.
-        sequence = store.first - 1 + before - keep if before > keep else 0
+    sequence = purge_bound.bound(store, keep=keep, up_to=up_to)
     broker.store.confirm()
     try:
         if sequence > 0:

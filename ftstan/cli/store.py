@@ -13,13 +13,12 @@ import base64
 import contextlib
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.base.sizes import size_of
-from ftstan.cli import store_change
+from ftstan.cli import store_change, store_purge
+from ftstan.cli.store_look import Opened, opened
 from ftstan.cli.terminal import (
     message_row,
     print_json,
@@ -30,13 +29,9 @@ from ftstan.cli.terminal import (
     time_of,
 )
 from ftstan.cli.words.store import EXIT_CLEAN, EXIT_DAMAGE
-from ftstan.ft.epoch_loss import EpochFacts, find_epochs
-from ftstan.ft.lock import is_held
-from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import show
-from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, SliceFile, channel_names
+from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile
 from ftstan.stores.file.tools.rekeying import check_payloads
-from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
 from ftstan.stores.file.tools.verifying import (
     DefectKind,
@@ -51,20 +46,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from ftstan.stores.file.tools.source import Source
+
 T = TypeVar("T")
-
-
-_NO_DATASTORE = "give the directory that the server has as -dir"
-_ROOT_FILES = {"server.dat", "clients.dat", "ft.epoch", ".rootdir.lck"}
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A datastore that is open for reading."""
-
-    source: Source
-    epochs: EpochFacts
-    channels: list[bytes]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ftstan.cli import databases  # noqa: PLC0415
 
     source = databases.find_database(arguments)
+    if source is not None and arguments.verb == "purge":
+        return store_purge.purge_database(arguments, source)
     if source is not None:
         from ftstan.cli import store_sql  # noqa: PLC0415
 
@@ -102,30 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
             f"datastore {arguments.dir}:{name} {error.strerror or error}",
             hint="check the directory, its permissions and the storage below it",
         ) from error
-
-
-@contextlib.contextmanager
-def opened(arguments: argparse.Namespace) -> Iterator[Opened]:
-    """Open the datastore for reading.
-
-    Raises ``StoreError``, and ``ConfigError`` if the channel is unknown.
-    """
-    disk = LocalDisk()
-    root = disk.open_dir(arguments.dir)
-    try:
-        epochs = find_epochs(disk, root, looking=True)
-        ours_from = NEVER_OURS if epochs.ours_from is None else epochs.ours_from
-        source = Source(
-            disk, root, records.Crc(arguments.crc_poly), ours_from, live=is_held(disk, root)
-        )
-        names, _ = channel_names(source)
-        if not names and not _ROOT_FILES & {name for name, _ in disk.listdir(root)}:
-            raise StoreError(f"{arguments.dir} holds no datastore", hint=_NO_DATASTORE)
-        if arguments.channel is not None:
-            names = [store_change.wanted_channel(arguments.dir, arguments.channel, names)]
-        yield Opened(source, epochs, names)
-    finally:
-        disk.close(root)
 
 
 # ---- ls
@@ -540,5 +502,6 @@ _COMMANDS = {
     "repair": store_change.repair,
     "compact": store_change.compact,
     "handover": store_change.handover,
+    "purge": store_purge.purge_directory,
     "rekey": store_change.rekey,
 }

@@ -18,6 +18,7 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.environment import KEY_VARIABLE
 from ftstan.base.errors import ConfigError
+from ftstan.cli.store_look import wanted_channel
 from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import print_json, progress, say, text_of
 from ftstan.config.options import EncryptionOptions
@@ -35,7 +36,7 @@ from ftstan.stores.file.tools.verifying import DefectKind, StoreFinding
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.file.tools.changing import Work
@@ -159,17 +160,6 @@ def _only(arguments: argparse.Namespace, env: FileEnv) -> bytes | None:
     if arguments.channel is None:
         return None
     return wanted_channel(arguments.dir, arguments.channel, channel_names(source_of(env))[0])
-
-
-def wanted_channel(path: str, channel: str, names: Sequence[bytes]) -> bytes:
-    """The channel's name. Raises ``ConfigError`` if it is none of ``names``."""
-    name = os.fsencode(channel)
-    if name not in names:
-        raise ConfigError(
-            f'datastore {path} has no channel "{channel}"',
-            hint=f"ftstanctl store ls {path} lists its channels",
-        )
-    return name
 
 
 # ---- repair

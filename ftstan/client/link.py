@@ -49,7 +49,12 @@ DENIED_HINT = (
 )
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
 
+#: An answer that comes so long after its request was given up is dropped; seconds.
+_LATE_S = 60.0
+
 Handler = Callable[["Arrived"], Awaitable[None]]
+#: What is done with an answer that came too late.
+Late = Callable[[bytes], Awaitable[None]]
 
 
 class Arrived:
@@ -132,6 +137,7 @@ class Link(Reconnecting[_Client, str]):
         self._handled: dict[str, Listening] = {}
         self._asked: dict[str, asyncio.Future[Arrived]] = {}
         self._asked_on: dict[str, str] = {}
+        self._late: dict[str, Late] = {}
         self._deaf = ""
         """Why no answer can reach us, as long as that is so."""
         self._task: asyncio.Task[None] | None = None
@@ -253,7 +259,12 @@ class Link(Reconnecting[_Client, str]):
             await self.cease(listening)
 
     async def request(
-        self, subject: str, payload: bytes, within: float, again: float = math.inf
+        self,
+        subject: str,
+        payload: bytes,
+        within: float,
+        again: float = math.inf,
+        late: Late | None = None,
     ) -> bytes:
         """The first answer, seconds.
 
@@ -261,7 +272,8 @@ class Link(Reconnecting[_Client, str]):
         ``NotAllowedError``.
 
         After ``again`` seconds without one it is sent once more, and so on; an answer to any of
-        them will do, for a server that is slower than that must not be asked for ever.
+        them will do, for a server that is slower than that must not be asked for ever. ``late``
+        gets an answer that comes after the timeout was raised.
         """
         token = self.unique()
         loop = asyncio.get_running_loop()
@@ -278,6 +290,9 @@ class Link(Reconnecting[_Client, str]):
                 left = end - loop.time()
                 await asyncio.wait([future], timeout=min(left, again))
                 if left <= again and not future.done():
+                    if late is not None:
+                        self._late[token] = late
+                        loop.call_later(_LATE_S, self._late.pop, token, None)
                     raise RequestTimeoutError(f"no answer on {subject} within {within:.3g} s")
             answer = future.result()
         finally:
@@ -287,9 +302,13 @@ class Link(Reconnecting[_Client, str]):
         return answer.payload
 
     async def _on_answer(self, arrived: Arrived) -> None:
-        future = self._asked.get(arrived.subject[len(self._answers) :])
+        token = arrived.subject[len(self._answers) :]
+        future = self._asked.get(token)
         if future is not None and not future.done():
             future.set_result(arrived)
+        late = self._late.pop(token, None)
+        if late is not None and not arrived.nobody:
+            await late(arrived.payload)
 
     def _denied(self, text: str, subject: str) -> None:
         """NATS does not let us publish or subscribe there: who waits for an answer is told now."""

@@ -194,6 +194,10 @@ class Start:
             return 0
         return max(now_ns - self.number, 0) if self.absolute else self.number
 
+    def asked(self, elapsed_ns: int) -> Start:
+        """The same for a request that is sent again, ``elapsed_ns`` after the first one."""
+        return self if self.position == StartPosition.LAST_RECEIVED else self.again(elapsed_ns)
+
     def again(self, elapsed_ns: int) -> Start:
         """Where a subscription starts that asked for this one ``elapsed_ns`` ago and has not got a
         message since.

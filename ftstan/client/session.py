@@ -34,13 +34,13 @@ from ftstan.wire import messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.client.link import Arrived, Link
+    from ftstan.client.link import Arrived, Late, Link
     from ftstan.client.options import SessionOptions
 
 #: Between two tries of what reached nobody, and between two pings while nobody serves; seconds.
 AGAIN_S: Final = 0.2
-#: A connect request that nobody has answered for so long is sent again: its server may have died
-#: with it.
+#: A connect or subscribe request that nobody has answered for so long is sent again: its server may
+#: have died with it.
 SILENT_S: Final = 2.0
 
 A = TypeVar("A", messages.CloseResponse, messages.SubscriptionResponse)
@@ -132,20 +132,26 @@ class Session:
             await asyncio.sleep(AGAIN_S)
 
     async def ask(
-        self, subject: str, payload: bytes, within: float, again: float = math.inf
+        self,
+        subject: str,
+        payload: bytes,
+        within: float,
+        again: float = math.inf,
+        late: Late | None = None,
     ) -> bytes:
         """Ask, again while it reaches nobody, and give the answer; seconds.
 
         Raises ``RequestTimeoutError``.
 
-        ``again``: as of ``Link.request``, for what does no harm if it is asked twice.
+        ``again``, ``late``: as of ``Link.request``; the former for what does no harm if it is asked
+        twice.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while True:
             try:
                 return await self._link.request(
-                    subject, payload, max(end - loop.time(), 0.001), again
+                    subject, payload, max(end - loop.time(), 0.001), again, late
                 )
             except NobodyError as error:
                 if loop.time() + AGAIN_S >= end:

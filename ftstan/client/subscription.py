@@ -13,7 +13,9 @@ acknowledge nothing; the message comes again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from ftstan.base.errors import WireError
@@ -21,6 +23,7 @@ from ftstan.client.errors import (
     DrainTimeoutError,
     HandlerError,
     RequestError,
+    RequestRefusedError,
     RequestTimeoutError,
     SubscriptionClosedError,
     SubscriptionLostError,
@@ -29,7 +32,8 @@ from ftstan.client.message import Message
 from ftstan.client.options import Start
 from ftstan.client.position import Position, PositionVerdict
 from ftstan.client.publishing import YIELD_EVERY
-from ftstan.client.session import check_answer
+from ftstan.client.session import AGAIN_S, SILENT_S, check_answer
+from ftstan.client.texts import DUPLICATE_DURABLE
 from ftstan.wire import messages
 from ftstan.wire.codec import decode_msg_proto
 
@@ -108,10 +112,42 @@ class Subscription:
     async def open(self, session: Session, within: float, start: Start | None = None) -> None:
         """Ask the server for it, in this session; seconds.
 
+        An owner can die between taking a request and answering it, with the subscription stored or
+        not. So a request that is not answered is taken back first: when the server says that there
+        is no such subscription any more, it is asked for anew, on another inbox. A server that is
+        merely slow does the same, and gets longer each time.
+
         Raises ``RequestRefusedError``, ``RequestTimeoutError``.
         """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        end = began + within
+        silent = SILENT_S
+        begin = start or self.options.start
+        while True:
+            left = end - loop.time()
+            # Where the next one would have less time than this one, this one has all.
+            is_last = left < 2 * silent
+            try:
+                await self._request(session, begin, left if is_last else silent)
+            except RequestTimeoutError:
+                if is_last:
+                    raise
+                await self._take_back(session, end - loop.time())
+            except RequestRefusedError as error:
+                # A server that takes nothing back by its inbox has our own request as the other.
+                if error.text != DUPLICATE_DURABLE or silent == SILENT_S or is_last:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+            else:
+                break
+            silent *= 2
+            begin = (start or self.options.start).asked(round((loop.time() - began) * 1e9))
+        await self.send_owed_acks()
+
+    async def _request(self, session: Session, begin: Start, within: float) -> None:
+        """One request, on an inbox of its own."""
         options = self.options
-        begin = start or options.start
         inbox = self._link.inbox()
         await self._link.listen(inbox, self._on_message)
         request = messages.SubscriptionRequest(
@@ -133,7 +169,10 @@ class Subscription:
         self._session = session
         try:
             answer = await session.ask(
-                session.subjects.sub_requests.decode(), messages.encode(request), within
+                session.subjects.sub_requests.decode(),
+                messages.encode(request),
+                within,
+                late=partial(self._answered_late, session),
             )
             self._ack_inbox = check_answer(messages.SubscriptionResponse, answer).ack_inbox.decode()
         except BaseException as error:
@@ -145,7 +184,29 @@ class Subscription:
                     session.subjects.sub_close_requests.decode(), self._withdrawal(inbox.encode())
                 )
             raise
-        await self.send_owed_acks()
+
+    async def _take_back(self, session: Session, within: float) -> None:
+        """Have the server forget the request that it has not answered; seconds.
+
+        Raises ``RequestTimeoutError``.
+        """
+        # Whatever the answer says: it is gone, or there never was one.
+        await session.ask(
+            session.subjects.sub_close_requests.decode(),
+            self._withdrawal(self._inbox.encode()),
+            max(within, AGAIN_S),
+            SILENT_S,
+        )
+
+    async def _answered_late(self, session: Session, payload: bytes) -> None:
+        """A subscription that nobody waits for any more was made behind its withdrawal: servers of
+        the original take the two in any order.
+        """
+        with contextlib.suppress(RequestRefusedError):
+            answer = check_answer(messages.SubscriptionResponse, payload)
+            await self._link.publish(
+                session.subjects.sub_close_requests.decode(), self._withdrawal(answer.ack_inbox)
+            )
 
     async def resume(self, session: Session, within: float) -> None:
         """Go on in a new session. Raises as ``open``."""

@@ -11,10 +11,11 @@ import pytest
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import RecoveryError, StoreError
-from ftstan.cli import ctl, store_copy
+from ftstan.cli import ctl, store_end
 from ftstan.ft.epoch_records import Ending
 from ftstan.ft.sqlaccess import SqlOwner
 from ftstan.stores import copying
+from ftstan.stores.contract.place import events, state
 from ftstan.stores.encryption.cipher import KeyRing
 from ftstan.stores.encryption.store import EncryptedStore
 from ftstan.stores.file.env import FileStoreOptions
@@ -25,7 +26,7 @@ from ftstan.stores.sql.tools.reading import UNLIMITED, Reading
 from ftstan.wire.block import MsgBlock
 from tests.datastores import serving as serving_files
 from tests.filenode import FileNode, Owner
-from tests.oracle import sqlfixtures
+from tests.oracle import gosql, sqlfixtures
 from tests.sqlservers import execute
 
 if TYPE_CHECKING:
@@ -255,6 +256,63 @@ def test_a_configuration_file_and_flags_name_the_database_too(
         assert status in (2, 64)
 
 
+# ---- purging
+
+
+@pytest.mark.parametrize(
+    ("bound", "last"),
+    [
+        ((), 10), (("--keep", "3"), 7), (("--up-to", "4"), 4), (("--before", "5"), 4),
+        (("--before", "2023-11-14T22:13:21Z"), 10), (("--keep", "10"), 0),
+    ],
+)  # fmt: skip
+def test_a_purge_removes_what_its_dry_run_names_and_an_original_finds_the_rest(
+    sql_source: Source, sql_text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    *, bound: tuple[str, ...], last: int,
+) -> None:  # fmt: skip
+    owner, store, channel = serving(sql_source)
+    store.set_server_info(ServerInfo("c", "d", "p", "s", "u", "c", "sc", "a"))
+    put(channel, store, *(b"%d" % n for n in range(10)))
+    channel.add_sub(state(7))
+    assert store.commit() == {}
+    channel.add_events(events(("sent", 7, 2), ("sent", 7, 9)))
+    store.write_events()
+    store.close()
+    owner.close()
+    words = (named(tmp_path, sql_source.driver, sql_text), "mine", *bound, "--output", "json")
+    before = rows(sql_source)
+    status, out, err = run(capsys, "purge", *words, "--dry-run")
+    assert (status, err) == (0, "")
+    assert rows(sql_source) == before
+    dry = json.loads(out)
+    assert (dry["purged"], dry["first"], dry["last"]) == (last, min(last, 1), last)
+    assert (dry["left"], dry["next"], dry["unacknowledged"]) == (
+        10 - last, 11, (last >= 2) + (last >= 9),
+    )  # fmt: skip
+    status, out, err = run(capsys, "purge", *words, "--yes")
+    assert (status, json.loads(out)) == (0, dry | {"dry_run": False}), err
+    view = gosql.read(lambda text: execute(sql_source, text), 1_700_000_000_000_000_099)
+    found = view.channels[b"mine"]
+    assert sorted(found.messages) == list(range(last + 1, 11))
+    assert (found.first, found.last, len(found.subs)) == (last + 1, 10, 1)
+
+
+def test_a_database_that_is_served_is_not_purged(
+    served: Source, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_end, "_LOCK_S", 0.5)
+    owner, store, channel = serving(served)
+    put(channel, store, b"one")
+    status, _, err = run(capsys, "purge", words, "mine", "--yes")
+    assert (status, "is in use" in err) == (2, True)
+    assert run(capsys, "purge", words, "mine", "--dry-run")[0] == 0
+    put(channel, store, b"still served")
+    assert channel.count == 2
+    store.close()
+    owner.close()
+    assert run(capsys, "purge", words, "nobody", "--yes")[0] == 64
+
+
 def test_a_database_without_tables_gets_one_line(
     sql_servers: SqlServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,7 +377,7 @@ def test_a_source_that_is_served_and_a_target_that_is_not_empty_are_refused(
     served: Source, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(store_copy, "_LOCK_S", 0.5)
+    monkeypatch.setattr(store_end, "_LOCK_S", 0.5)
     owner, store, channel = serving(served)
     status, _, err = run(capsys, "copy", words, str(tmp_path / "files"))
     assert status == 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.cli import contexts
 from ftstan.cli.program import give_examples
+from ftstan.cli.words.servers import count, sequence
 
 if TYPE_CHECKING:
     import argparse
@@ -58,6 +61,14 @@ _COMMANDS = (
         ("store handover /nss/orders", "store handover /nss/orders --output json"),
     ),
     (
+        "purge",
+        "remove the oldest messages of a channel, or all, every server stopped",
+        (
+            "store purge /nss/orders orders.new --keep 1000 --dry-run",
+            "store purge /nss/orders orders.new --before 2026-07-01T00:00Z --yes",
+        ),
+    ),
+    (
         "rekey",
         "encrypt every payload with the first key of a file, the server stopped",
         (
@@ -69,6 +80,7 @@ _COMMANDS = (
 #: That of every NATS server that was not told another.
 _MAX_PAYLOAD = 1 << 20
 _SLICE_BYTES = 64 << 20
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Place(str):
@@ -85,7 +97,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, text, examples in _COMMANDS:
         command = commands.add_parser(name, help=text, description=text)
         give_examples(command, *examples)
-        _common(command)
+        _common(command, purging=name == "purge")
     schema = commands.add_parser(
         "sql-schema",
         help="print the statements that make the tables of a database",
@@ -125,7 +137,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"merge slices up to this size (default {_SLICE_BYTES})",
         )
-    for name in ("ls", "du", "dump", "verify"):
+    _purge(commands.choices["purge"])
+    for name in ("ls", "du", "dump", "verify", "purge"):
         _database(commands.choices[name])
     _copy(commands)
     for name in ("dump", "verify", "rekey"):
@@ -198,7 +211,60 @@ def _copy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
+def _purge(parser: argparse.ArgumentParser) -> None:
+    bounds = parser.add_mutually_exclusive_group()
+    bounds.add_argument(
+        "--keep", type=count, default=0, metavar="N", help="all but the newest N messages"
+    )
+    bounds.add_argument(
+        "--up-to",
+        type=sequence,
+        default=0,
+        metavar="SEQ",
+        help="only those up to this sequence, itself too",
+    )
+    bounds.add_argument(
+        "--before",
+        type=before,
+        metavar="SEQ|TIME",
+        help="only those in front of this sequence, or of the first message that was stored at "
+        "this time or later, such as 2026-07-01T12:00Z",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would go, and change nothing"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The first message that stays: its sequence, or if that is 0 the first one at or after
+    ``timestamp`` (Unix ns).
+    """
+
+    sequence: int = 0
+    timestamp: int = 0
+
+
+def before(text: str) -> Before:
+    """A sequence or a time from the command line; a time without a zone is this host's."""
+    if text.isdigit():
+        return Before(sequence=sequence(text))
+    try:
+        since = dt.datetime.fromisoformat(text).astimezone(dt.UTC) - _EPOCH
+    except OverflowError as error:
+        raise ValueError from error
+    at = since // dt.timedelta(microseconds=1) * 1000
+    if not 0 <= at < 1 << 63:
+        raise ValueError
+    return Before(timestamp=at)
+
+
+# What argparse calls a wrong value.
+before.__name__ = "sequence or time"
+
+
+def _common(parser: argparse.ArgumentParser, *, purging: bool) -> None:
     parser.add_argument(
         "dir",
         metavar="DIR",
@@ -209,7 +275,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
         "the context's)",
     )
     contexts.add_context_option(parser)
-    parser.add_argument("--channel", metavar="NAME", help="this channel only")
+    if purging:
+        parser.add_argument("channel", metavar="CHANNEL", help="the channel's name")
+    else:
+        parser.add_argument("--channel", metavar="NAME", help="this channel only")
     parser.add_argument(
         "--output", choices=("table", "json"), default="table", help="default: table"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ftstan.base.errors import DamageError, RecoveryError, StoreError
-from ftstan.cli import ctl, store_copy
+from ftstan.cli import ctl, store_end
 from ftstan.stores import copying
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.memory import MemoryStore
@@ -90,7 +90,7 @@ def test_a_damaged_directory_is_not_copied(
     status, err = copy(source, tmp_path / "target", capsys)
     assert status == 2
     assert f"lacks the sequences {sequence} to {sequence}: a copy would hide" in err
-    assert (tmp_path / "target" / "server.dat").read_bytes() == store_copy.GUARD
+    assert (tmp_path / "target" / "server.dat").read_bytes() == store_end.GUARD
 
 
 def test_a_directory_whose_newest_message_is_lost_is_refused_before_anything_is_compared(

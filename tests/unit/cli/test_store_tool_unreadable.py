@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.base.disk import LocalDisk
-from ftstan.cli import ctl, store, store_change
+from ftstan.cli import ctl, store_change, store_look
 from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 from tests.datastores import grow
@@ -79,7 +79,7 @@ def channel_with(
 def test_a_channel_of_another_user_is_named_and_the_others_are_shown(
     datastore: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr(store, "LocalDisk", ClosedDisk)
+    monkeypatch.setattr(store_look, "LocalDisk", ClosedDisk)
     status, out, err = run(capsys, verb, str(datastore))
     assert status == 1
     assert (

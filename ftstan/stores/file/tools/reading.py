@@ -105,6 +105,18 @@ class SliceFile:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a channel's oldest messages: how many, their bytes as limits count them, and when the
+    first and the last of them were stored (Unix ns, 0 without one).
+    """
+
+    count: int
+    size: int
+    first_ts: int
+    last_ts: int
+
+
 class ChannelFiles:
     """One channel's directory. Close it, or use it as a context."""
 
@@ -209,6 +221,40 @@ class ChannelFiles:
     def last(self) -> int:
         """Sequence of the last message, 0 if there is none."""
         return self.slices[-1].last if self.slices else 0
+
+    def sequence_at(self, timestamp: int) -> int:
+        """First sequence whose timestamp is at or after ``timestamp`` (Unix ns).
+
+        ``last + 1`` if none is. Of what was not purged, as a server would answer.
+        """
+        for s in self._shown:
+            if s.last_ts >= timestamp:
+                index = self._shown_entries(s)
+                at = records.first_younger(index, timestamp)
+                if at * _ENTRY < len(index):
+                    return records.entry(index, at)[0]
+        return self.last + 1
+
+    def part(self, sequence: int) -> Part:
+        """What of the messages that were not purged lies at or below ``sequence``."""
+        count = 0
+        size = 0
+        times: list[int] = []
+        for s in self._shown:
+            if s.first > sequence:
+                break
+            index = self._shown_entries(s)
+            for _, _, timestamp, length, _ in INDEX.iter_unpack(
+                index[: records.find_entry(index, sequence + 1) * _ENTRY]
+            ):
+                count += 1
+                size += length + 40
+                times[1:] = [timestamp]
+        return Part(count, size, times[0] if times else 0, times[-1] if times else 0)
+
+    def _shown_entries(self, s: SliceFile) -> bytes:
+        index = self.entries_of(s)
+        return index[records.find_entry(index, self.purged + 1) * _ENTRY :]
 
     def entries_of(self, s: SliceFile) -> bytes:
         """Index entries of the messages that count."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ftstan.stores.interface import ChannelStore, Recovered
+    from ftstan.stores.sql.channel import SqlChannel
     from ftstan.stores.sql.session import Row, Session
     from ftstan.stores.sql.source import Source
     from ftstan.wire.block import MsgBlock
@@ -75,6 +76,10 @@ _PENDING_BYTES: Final = (
     "SELECT c.name, SUM(COALESCE(OCTET_LENGTH(p.pending), 0)"
     " + COALESCE(OCTET_LENGTH(p.acks), 0)) FROM Channels c JOIN Subscriptions s"
     " ON s.id = c.id JOIN SubsPending p ON p.subid = s.subid GROUP BY c.name"
+)
+_PART: Final = (
+    "SELECT COUNT(*), COALESCE(SUM(size), 0), COALESCE(MIN(timestamp), 0),"
+    " COALESCE(MAX(timestamp), 0) FROM Messages WHERE id = %s AND seq >= %s AND seq <= %s"
 )
 #: Of one reading of messages.
 _MOST_MSGS: Final = 1000
@@ -140,6 +145,15 @@ class Reading:
             return store.recover()
         finally:
             session.rollback()
+
+    def part(self, channel: SqlChannel, sequence: int) -> tuple[int, int, int, int]:
+        """How many of the channel's messages lie at or below ``sequence``, their bytes as limits
+        count them, and the times of the oldest and of the newest of them (Unix ns, 0 without one).
+        """
+        ((count, size, first_ts, last_ts),) = self.query(
+            _PART, (channel.number, channel.first, sequence)
+        )
+        return int(count), int(size), int(first_ts), int(last_ts)
 
     def table_sizes(self) -> dict[str, int]:
         """Bytes on disk of each of the original's tables with its indexes, as the server says."""
