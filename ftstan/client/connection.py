@@ -21,6 +21,7 @@ from ftstan.client.errors import (
     ConnectTimeoutError,
     DrainTimeoutError,
     InvalidArgumentError,
+    NotAllowedError,
     ReplacedError,
     RequestError,
     RequestRefusedError,
@@ -62,7 +63,7 @@ class Connection:
             on_down=self._on_link_down,
             on_denied=self._on_denied,
         )
-        self._publisher = Publisher(self._link, options)
+        self._publisher = Publisher(self._link, options, on_failed=self._end_if_failed)
         self._session: Session | None = None
         self._ready = asyncio.Event()
         self._subscriptions: dict[Subscription, None] = {}
@@ -124,6 +125,7 @@ class Connection:
         self._supervisor = asyncio.create_task(
             self._supervise(), name=f"session of {self.client_id}"
         )
+        self._supervisor.add_done_callback(self._end_if_failed)
 
     # Publishing
 
@@ -383,12 +385,12 @@ class Connection:
                 await subscription.resume(session, self._options.request_timeout)
             except RequestTimeoutError as error:
                 self._report(error)
-            except RequestRefusedError as error:
+            except (RequestRefusedError, NotAllowedError) as error:
                 # The former session is closed before its durables are offline, and a request may
                 # have been carried out whose answer was lost; anything else will not change.
                 if error.text != DUPLICATE_DURABLE:
                     lost = SubscriptionLostError(
-                        f"subscription to {subscription.channel}: {error.text}"
+                        f"subscription to {subscription.channel}: {error.text}", hint=error.hint
                     )
                     self._report(lost)
                     subscription.end(lost)
@@ -412,7 +414,9 @@ class Connection:
     def _on_served(self) -> None:
         session = self._session
         if session is not None and self._ready.is_set():
-            self._spawn(self._go_on(session))
+            going_on = asyncio.create_task(self._go_on(session))
+            going_on.add_done_callback(self._end_if_failed)
+            self._keep(going_on)
 
     async def _go_on(self, session: Session) -> None:
         for subscription in list(self._subscriptions):
@@ -478,6 +482,24 @@ class Connection:
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         self._keep(asyncio.create_task(work))
+
+    def _end_if_failed(self, task: asyncio.Task[None]) -> None:
+        """One of the tasks without which nothing goes on has ended: everything ends with it if it
+        has failed, and its user is told.
+        """
+        if task.cancelled() or (error := task.exception()) is None or self._over is not None:
+            return
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "the streaming client has failed", "exception": error, "task": task}
+        )
+        reason = ConnectionLostError(
+            f"the client has failed: {error!r}",
+            hint="connect again; this is a defect of the client, please report it",
+        )
+        reason.__cause__ = error
+        if self._options.on_connection_lost is not None:
+            self._tell(self._options.on_connection_lost(reason))
+        self._spawn(self._finish(reason))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """It ends with the connection."""

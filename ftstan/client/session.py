@@ -105,6 +105,7 @@ class Session:
         self.served = self._registered = True
         if self.subjects.protocol >= 1 and self.subjects.ping_interval > 0:
             self._pinging = asyncio.create_task(self._ping(), name=f"pings of {options.client_id}")
+            self._pinging.add_done_callback(self._ping_ended)
         else:
             await self._link.drop(self._ping_inbox)
 
@@ -244,6 +245,13 @@ class Session:
                 hint="is a streaming server active? `ftstanctl ft status` shows it",
             )
         )
+
+    def _ping_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Nobody would find out any more whether the session is known.
+            lost = ConnectionLostError(f"pings have failed: {error!r}")
+            lost.__cause__ = error
+            self._lose(lost)
 
     async def _on_heartbeat(self, arrived: Arrived) -> None:
         if arrived.reply and self._registered:
