@@ -29,6 +29,7 @@ from ftstan.client.errors import (
 )
 from ftstan.client.link import NobodyError
 from ftstan.client.texts import CLIENT_ID_TAKEN
+from ftstan.client.withdrawals import Withdrawals
 from ftstan.wire import messages
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ AGAIN_S: Final = 0.2
 #: A connect or subscribe request that nobody has answered for so long is sent again: its server may
 #: have died with it.
 SILENT_S: Final = 2.0
+
+_TAKE_BACK_WITHIN_S = 10.0
 
 A = TypeVar("A", messages.CloseResponse, messages.SubscriptionResponse)
 
@@ -74,6 +77,7 @@ class Session:
         self._unanswered = 0
         self._next_ping = 0.0
         self._look = asyncio.Event()
+        self.withdrawals = Withdrawals(self._take_back)
         self._pinging: asyncio.Task[None] | None = None
 
     async def open(self, within: float) -> None:
@@ -169,8 +173,13 @@ class Session:
         answer = await self.ask(self.subjects.close_requests.decode(), request, within)
         check_answer(messages.CloseResponse, answer)
 
+    async def _take_back(self, request: bytes) -> None:
+        subject = self.subjects.sub_close_requests.decode()
+        await self.ask(subject, request, _TAKE_BACK_WITHIN_S, SILENT_S)
+
     async def leave(self) -> None:
         """Stop to ping and to answer heartbeats: for everybody else this session is dead."""
+        self.withdrawals.stop()
         if self._pinging is not None:
             self._pinging.cancel()
         await self._link.drop(self._heartbeat_inbox)
