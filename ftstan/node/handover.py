@@ -374,10 +374,11 @@ class Handover:
             async with asyncio.timeout(TOOK_WITHIN_S):
                 await self._whole.wait()
             await asyncio.sleep(OURS_WITHIN_S)
-            while node.owns and self._taken is taken:  # noqa: ASYNC110  # nobody waits for it
-                # It did, and what follows is our own recovery.
-                await asyncio.sleep(_LOOK_AGAIN_S)
             why = f"the owner did not let go of the store within {OURS_WITHIN_S:g}s"
+            while node.owns and self._taken is taken:  # nobody waits for it
+                # It did, and what follows is our own recovery.
+                why = "this server gave the store back"
+                await asyncio.sleep(_LOOK_AGAIN_S)
         except TimeoutError:
             why = "the owner did not say what it had answered"
         except NatsError as error:
@@ -408,7 +409,7 @@ class Handover:
             if buffer is None:
                 return 0
             # Who serves already has the link for itself.
-            if plane.serving is None and not self._node.stopping.is_set():
+            if plane.serving is None:
                 plane.reserved = buffer.leave_link()
             return buffer.give_up(why)
 
