@@ -374,11 +374,10 @@ class Handover:
             async with asyncio.timeout(TOOK_WITHIN_S):
                 await self._whole.wait()
             await asyncio.sleep(OURS_WITHIN_S)
-            why = f"the owner did not let go of the store within {OURS_WITHIN_S:g}s"
-            while node.owns and self._taken is taken:  # nobody waits for it
+            while node.owns and self._taken is taken:  # noqa: ASYNC110  # nobody waits for it
                 # It did, and what follows is our own recovery.
-                why = "this server gave the store back"
                 await asyncio.sleep(_LOOK_AGAIN_S)
+            why = f"the owner did not let go of the store within {OURS_WITHIN_S:g}s"
         except TimeoutError:
             why = "the owner did not say what it had answered"
         except NatsError as error:
