@@ -7,6 +7,8 @@ nothing is delivered to it. Its subscriptions end in portions, channel by channe
 turn of the loop; then it is answered, and only then its id is free: connects that name it wait
 until then. The same holds for whoever is closed for missed heartbeats, replaced, or closed by an
 operator; and for one queue member that leaves with very many messages, which are dealt in portions.
+A stop for a successor that waits leaves to the next start what may lie in channels that are not
+open.
 """
 
 from __future__ import annotations

@@ -80,11 +80,20 @@ class Connections:
         """Register a client whose id nobody has, or ask whoever has it."""
         broker = self._broker
         known = broker.clients.get(request.client_id)
-        if request.client_id in self._probes:
+        if known is not None and _is_of(request, known.info.conn_id, known.info.hb_inbox):
+            # Sent again because nobody answered: to be probed would end what this very client has
+            # made since, for it answers no heartbeat before it has an answer.
+            self._accept(request, reply)
+        elif request.client_id in self._probes:
             # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the
             # client in question has closed by itself, else the end of the probe would throw out
             # somebody who is alive.
-            self._refuse_taken(reply)
+            token, first, _ = self._probes[request.client_id]
+            if _is_of(request, first.conn_id, first.heartbeat_inbox):
+                # The probe is its own, and it hears only the newest answer.
+                self._probes[request.client_id] = (token, request, reply)
+            else:
+                self._refuse_taken(reply)
         elif known is None:
             self._register(request, reply)
         else:
@@ -108,19 +117,28 @@ class Connections:
         )
         broker.store.add_client(info)
         client = self.adopt(info)
-        broker.answer(
-            reply,
-            messages.connect_response(broker.subjects, request),
-            clients=True,
-            client=info.client_id,
-            refusal=messages.connect_error,
-            undo=partial(self._unregister, client),
-        )
+        self._accept(request, reply, partial(self._unregister, client))
         broker.pending_registrations.registered(info.client_id, info.conn_id)
         log.debug(
             f"[Client:{client.shown()}] {'Replaced old client' if replaced else 'Connected'} "
             f"(Inbox={info.hb_inbox.decode('utf-8', 'backslashreplace')})",
             client=info.client_id,
+        )
+
+    def _accept(
+        self,
+        request: messages.ConnectRequest,
+        reply: bytes,
+        undo: Callable[[], None] | None = None,
+    ) -> None:
+        """Answer with the subjects, once the registration is durable."""
+        self._broker.answer(
+            reply,
+            messages.connect_response(self._broker.subjects, request),
+            clients=True,
+            client=request.client_id,
+            refusal=messages.connect_error,
+            undo=undo,
         )
 
     def _unregister(self, client: Client) -> None:
@@ -371,3 +389,8 @@ class Connections:
             del broker.conns[client.info.conn_id]
         broker.store.delete_client(client.client_id)
         broker.closing.client(client, then)
+
+
+def _is_of(request: messages.ConnectRequest, conn_id: bytes, inbox: bytes) -> bool:
+    """Whether it is the request of that session, sent again: both are made up for each session."""
+    return request.conn_id == conn_id != b"" and request.heartbeat_inbox == inbox

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from ftstan.client.errors import (
@@ -21,6 +22,7 @@ from ftstan.client.errors import (
     ConnectTimeoutError,
     DrainTimeoutError,
     InvalidArgumentError,
+    NotAllowedError,
     ReplacedError,
     RequestError,
     RequestRefusedError,
@@ -30,7 +32,7 @@ from ftstan.client.errors import (
 from ftstan.client.link import Link
 from ftstan.client.options import SessionOptions, Start, SubscribeOptions, check_channel, check_name
 from ftstan.client.publishing import Publisher
-from ftstan.client.session import AGAIN_S, Session
+from ftstan.client.session import AGAIN_S, SILENT_S, Session
 from ftstan.client.subscription import Subscription
 from ftstan.client.texts import DUPLICATE_DURABLE
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 _TRIES_WHILE_TAKEN = 5
 _NEXT_TRY_S = 1.0
+#: So many subscriptions are made again side by side.
+_SIDE_BY_SIDE = 256
 
 
 class Connection:
@@ -62,11 +66,12 @@ class Connection:
             on_down=self._on_link_down,
             on_denied=self._on_denied,
         )
-        self._publisher = Publisher(self._link, options)
+        self._publisher = Publisher(self._link, options, on_failed=self._end_if_failed)
         self._session: Session | None = None
         self._ready = asyncio.Event()
         self._subscriptions: dict[Subscription, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._resuming: set[asyncio.Task[None]] = set()
         self._supervisor: asyncio.Task[None] | None = None
         self._over: ClientError | None = None
 
@@ -124,6 +129,7 @@ class Connection:
         self._supervisor = asyncio.create_task(
             self._supervise(), name=f"session of {self.client_id}"
         )
+        self._supervisor.add_done_callback(self._end_if_failed)
 
     # Publishing
 
@@ -217,7 +223,7 @@ class Connection:
         self._subscriptions[subscription] = None
         if self._session is not session and self._session is not None:
             # The session was lost while the answer was on its way.
-            await self._resume(subscription, self._session)
+            await asyncio.wait([self._begin_resuming(subscription, self._session)])
         return subscription
 
     # Ending
@@ -328,6 +334,7 @@ class Connection:
             reason = await session.lost
             self._ready.clear()
             self._publisher.pause()
+            await self._stop_resuming()
             await session.leave()
             if self._options.on_connection_lost is not None:
                 self._tell(self._options.on_connection_lost(reason))
@@ -346,10 +353,9 @@ class Connection:
                 self._spawn(self._finish(taken))
                 return
             # From here on a close ends this one; nothing is sent by it until its subscriptions
-            # stand.
+            # stand, but for those that nobody answers.
             self._session = renewed
-            for subscription in list(self._subscriptions):
-                await self._resume(subscription, renewed)
+            await self._resume_all(renewed)
             await self._serve(renewed)
             if self._options.on_reconnected is not None:
                 self._tell(self._options.on_reconnected())
@@ -376,23 +382,61 @@ class Connection:
                 return session
             await asyncio.sleep(_NEXT_TRY_S)
 
+    async def _resume_all(self, session: Session) -> None:
+        """Make all subscriptions again.
+
+        Those that nobody answers go on by themselves meanwhile: the partition of one may be down,
+        and the others' is not.
+        """
+        left = deque(self._subscriptions)
+        running: set[asyncio.Task[None]] = set()
+        while left or running:
+            while left and len(running) < _SIDE_BY_SIDE:
+                running.add(self._begin_resuming(left.popleft(), session))
+            done, running = await asyncio.wait(
+                running, timeout=SILENT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                running = set()
+
+    def _begin_resuming(self, subscription: Subscription, session: Session) -> asyncio.Task[None]:
+        task = asyncio.create_task(
+            self._resume(subscription, session), name=f"{subscription.channel} once more"
+        )
+        self._resuming.add(task)
+        task.add_done_callback(self._resuming.discard)
+        task.add_done_callback(self._end_if_failed)
+        return task
+
+    async def _stop_resuming(self) -> None:
+        tasks = list(self._resuming)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
     async def _resume(self, subscription: Subscription, session: Session) -> None:
         """Make a subscription again, as long as that can succeed."""
+        loop = asyncio.get_running_loop()
+        told_at = loop.time()
         while not subscription.closed and not session.lost.done():
             try:
                 await subscription.resume(session, self._options.request_timeout)
             except RequestTimeoutError as error:
                 self._report(error)
-            except RequestRefusedError as error:
+            except (RequestRefusedError, NotAllowedError) as error:
                 # The former session is closed before its durables are offline, and a request may
                 # have been carried out whose answer was lost; anything else will not change.
                 if error.text != DUPLICATE_DURABLE:
                     lost = SubscriptionLostError(
-                        f"subscription to {subscription.channel}: {error.text}"
+                        f"subscription to {subscription.channel}: {error.text}", hint=error.hint
                     )
                     self._report(lost)
                     subscription.end(lost)
                     return
+                if loop.time() - told_at >= self._options.request_timeout:
+                    told_at = loop.time()
+                    self._report(error)
                 await asyncio.sleep(AGAIN_S)
             else:
                 return
@@ -412,7 +456,9 @@ class Connection:
     def _on_served(self) -> None:
         session = self._session
         if session is not None and self._ready.is_set():
-            self._spawn(self._go_on(session))
+            going_on = asyncio.create_task(self._go_on(session))
+            going_on.add_done_callback(self._end_if_failed)
+            self._keep(going_on)
 
     async def _go_on(self, session: Session) -> None:
         for subscription in list(self._subscriptions):
@@ -427,6 +473,7 @@ class Connection:
         while task is not None and not task.done() and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task], timeout=1)
+        await self._stop_resuming()
 
     async def _finish(self, reason: ClientError) -> None:
         """Everything ends for good."""
@@ -478,6 +525,24 @@ class Connection:
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         self._keep(asyncio.create_task(work))
+
+    def _end_if_failed(self, task: asyncio.Task[None]) -> None:
+        """One of the tasks without which nothing goes on has ended: everything ends with it if it
+        has failed, and its user is told.
+        """
+        if task.cancelled() or (error := task.exception()) is None or self._over is not None:
+            return
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "the streaming client has failed", "exception": error, "task": task}
+        )
+        reason = ConnectionLostError(
+            f"the client has failed: {error!r}",
+            hint="connect again; this is a defect of the client, please report it",
+        )
+        reason.__cause__ = error
+        if self._options.on_connection_lost is not None:
+            self._tell(self._options.on_connection_lost(reason))
+        self._spawn(self._finish(reason))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """It ends with the connection."""

@@ -145,6 +145,7 @@ class Link(Reconnecting[_Client, str]):
         self._refusals = 0
         self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._why = ""
+        self._carries = 0
         self._answers = f"{self.inbox()}."
 
     @property
@@ -210,17 +211,22 @@ class Link(Reconnecting[_Client, str]):
         client = self.standing
         if client is None:
             return False
+        self.check_size(payload)
         try:
             await client.publish(subject, payload, reply)
-        except nats.errors.MaxPayloadError:
-            raise InvalidArgumentError(
-                f"{len(payload)} bytes are more than this NATS server carries "
-                f"({client.max_payload})",
-                hint="send less at once, or raise max_payload of the NATS servers",
-            ) from None
         except FAILURES:
             return False
         return True
+
+    def check_size(self, payload: bytes) -> None:
+        """Raise ``InvalidArgumentError`` for what the NATS server does not carry: the present one,
+        or the last one there was.
+        """
+        if len(payload) > self._carries:
+            raise InvalidArgumentError(
+                f"{len(payload)} bytes are more than this NATS server carries ({self._carries})",
+                hint="send less at once, or raise max_payload of the NATS servers",
+            )
 
     async def settle(self, subject: str, within: float) -> bool:
         """Wait until what was on its way to ``subject`` has been handled; seconds.
@@ -341,6 +347,7 @@ class Link(Reconnecting[_Client, str]):
 
     def _was_made(self, address: str) -> None:
         assert self._client is not None
+        self._carries = self._client.max_payload
         for uri in self._client.discovered_servers:
             found = f"{uri.scheme}://{uri.netloc}"
             if all(

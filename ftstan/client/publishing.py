@@ -32,6 +32,8 @@ from ftstan.client.texts import INVALID_PUBLISH
 from ftstan.wire import messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.client.errors import ClientError
     from ftstan.client.link import Arrived, Link
     from ftstan.client.options import SessionOptions
@@ -70,11 +72,21 @@ class _Publish:
 
 
 class Publisher:
-    """The publishes of one connection, over all its sessions."""
+    """The publishes of one connection, over all its sessions.
 
-    def __init__(self, link: Link, options: SessionOptions) -> None:
+    ``on_failed`` is given the task that looks after them, when that has ended.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        options: SessionOptions,
+        *,
+        on_failed: Callable[[asyncio.Task[None]], None],
+    ) -> None:
         self._link = link
         self._options = options
+        self._on_failed = on_failed
         self._room = _Room(options.max_in_flight, options.max_in_flight_bytes)
         self._acks = f"_STAN.acks.{link.unique()}"
         # In the order of their first sending.
@@ -97,6 +109,7 @@ class Publisher:
         """Listen for acks."""
         await self._link.listen(self._acks, self._on_ack)
         self._watching = asyncio.create_task(self._watch(), name="publishes without an answer")
+        self._watching.add_done_callback(self._on_failed)
 
     async def publish(
         self, channel: str, data: bytes, reply: bytes, name: str
@@ -138,7 +151,7 @@ class Publisher:
         self._session = session
         for entry in list(self._waiting.values()):
             if entry.guid in self._waiting and (not entry.sent or self._may_repeat(entry)):
-                await self._send(entry)
+                await self._send_or_end(entry)
 
     def pause(self) -> None:
         """The session has ended; nothing is sent until the next one stands."""
@@ -187,23 +200,41 @@ class Publisher:
     def _may_repeat(self, entry: _Publish) -> bool:
         return self._options.republish and not entry.answer.done()
 
+    async def _send_or_end(self, entry: _Publish) -> None:
+        """Send one that has waited. The next NATS server may carry less than the one that its
+        caller had: that ends this publish, and not those behind it.
+        """
+        try:
+            await self._send(entry)
+        except InvalidArgumentError as error:
+            self._end(entry, _sent_and_unknown(entry, error) if entry.sent else error)
+
     async def _send(self, entry: _Publish) -> None:
+        """Send one if somebody serves. Raises ``InvalidArgumentError`` (too large) in any case."""
         session = self._session
         if session is None or not session.served:
+            # Its caller is told now, and not when somebody serves.
+            self._link.check_size(self._message(entry, self._link.unique().encode()))
             return
-        message = messages.PubMsg(
-            client_id=self._options.client_id.encode(),
-            guid=entry.guid.encode(),
-            subject=entry.channel.encode(),
-            reply=entry.reply,
-            data=entry.data,
-            conn_id=session.conn_id if session.subjects.protocol >= 1 else b"",
-        )
+        conn_id = session.conn_id if session.subjects.protocol >= 1 else b""
+        message = self._message(entry, conn_id)
         entry.subject = f"{session.subjects.pub_prefix.decode()}.{entry.channel}"
         if self._deaf:
             self._end(entry, _not_allowed(entry, self._deaf))
-        elif await self._link.publish(entry.subject, messages.encode(message), self._acks):
+        elif await self._link.publish(entry.subject, message, self._acks):
             entry.sent = asyncio.get_running_loop().time()
+
+    def _message(self, entry: _Publish, conn_id: bytes) -> bytes:
+        return messages.encode(
+            messages.PubMsg(
+                client_id=self._options.client_id.encode(),
+                guid=entry.guid.encode(),
+                subject=entry.channel.encode(),
+                reply=entry.reply,
+                data=entry.data,
+                conn_id=conn_id,
+            )
+        )
 
     async def _on_ack(self, arrived: Arrived) -> None:
         if arrived.nobody:
@@ -274,7 +305,7 @@ class Publisher:
                         and now - entry.sent >= self._options.republish_after
                         and self._may_repeat(entry)
                     ):
-                        await self._send(entry)
+                        await self._send_or_end(entry)
 
     def _give_up(self, now: float) -> None:
         timeout = self._options.ack_timeout
@@ -304,6 +335,15 @@ def _not_allowed(entry: _Publish, text: str) -> PublishUnknownError:
         channel=entry.channel,
         guid=entry.guid,
         hint=DENIED_HINT,
+    )
+
+
+def _sent_and_unknown(entry: _Publish, error: InvalidArgumentError) -> PublishUnknownError:
+    return PublishUnknownError(
+        f"sent, and not acknowledged; cannot be sent again: {error.text}",
+        channel=entry.channel,
+        guid=entry.guid,
+        hint=error.hint,
     )
 
 

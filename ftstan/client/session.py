@@ -29,6 +29,7 @@ from ftstan.client.errors import (
 )
 from ftstan.client.link import NobodyError
 from ftstan.client.texts import CLIENT_ID_TAKEN
+from ftstan.client.withdrawals import Withdrawals
 from ftstan.wire import messages
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ AGAIN_S: Final = 0.2
 #: A connect or subscribe request that nobody has answered for so long is sent again: its server may
 #: have died with it.
 SILENT_S: Final = 2.0
+
+_TAKE_BACK_WITHIN_S = 10.0
 
 A = TypeVar("A", messages.CloseResponse, messages.SubscriptionResponse)
 
@@ -74,14 +77,15 @@ class Session:
         self._unanswered = 0
         self._next_ping = 0.0
         self._look = asyncio.Event()
+        self.withdrawals = Withdrawals(self._take_back)
         self._pinging: asyncio.Task[None] | None = None
 
     async def open(self, within: float) -> None:
         """Register, trying again while nobody answers; seconds.
 
         An owner can die between taking a request and answering it. Its successor may know us then,
-        from the store, and finds out by a heartbeat whether that client is alive: which it is not
-        before it has an answer.
+        from the store: ftstan answers the very same request again, and the original finds out by a
+        heartbeat whether that client is alive, which it is not before it has an answer.
 
         Raises ``ConnectRefusedError``, ``ClientIdTakenError``, ``RequestTimeoutError`` (also if
         NATS is away).
@@ -105,6 +109,7 @@ class Session:
         self.served = self._registered = True
         if self.subjects.protocol >= 1 and self.subjects.ping_interval > 0:
             self._pinging = asyncio.create_task(self._ping(), name=f"pings of {options.client_id}")
+            self._pinging.add_done_callback(self._ping_ended)
         else:
             await self._link.drop(self._ping_inbox)
 
@@ -168,8 +173,13 @@ class Session:
         answer = await self.ask(self.subjects.close_requests.decode(), request, within)
         check_answer(messages.CloseResponse, answer)
 
+    async def _take_back(self, request: bytes) -> None:
+        subject = self.subjects.sub_close_requests.decode()
+        await self.ask(subject, request, _TAKE_BACK_WITHIN_S, SILENT_S)
+
     async def leave(self) -> None:
         """Stop to ping and to answer heartbeats: for everybody else this session is dead."""
+        self.withdrawals.stop()
         if self._pinging is not None:
             self._pinging.cancel()
         await self._link.drop(self._heartbeat_inbox)
@@ -244,6 +254,13 @@ class Session:
                 hint="is a streaming server active? `ftstanctl ft status` shows it",
             )
         )
+
+    def _ping_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Nobody would find out any more whether the session is known.
+            lost = ConnectionLostError(f"pings have failed: {error!r}")
+            lost.__cause__ = error
+            self._lose(lost)
 
     async def _on_heartbeat(self, arrived: Arrived) -> None:
         if arrived.reply and self._registered:

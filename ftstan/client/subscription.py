@@ -124,7 +124,8 @@ class Subscription:
         end = began + within
         silent = SILENT_S
         begin = start or self.options.start
-        while True:
+        while not self._ended:
+            await session.withdrawals.settled(self.channel, end - loop.time())
             left = end - loop.time()
             # Where the next one would have less time than this one, this one has all.
             is_last = left < 2 * silent
@@ -133,7 +134,6 @@ class Subscription:
             except RequestTimeoutError:
                 if is_last:
                     raise
-                await self._take_back(session, end - loop.time())
             except RequestRefusedError as error:
                 # A server that takes nothing back by its inbox has our own request as the other.
                 if error.text != DUPLICATE_DURABLE or silent == SILENT_S or is_last:
@@ -178,25 +178,16 @@ class Subscription:
         except BaseException as error:
             await self._link.drop(inbox)
             if isinstance(error, RequestTimeoutError | asyncio.CancelledError):
-                # It may have been carried out: take it back, by the inbox, since no ack inbox is
-                # known.
-                await self._link.publish(
-                    session.subjects.sub_close_requests.decode(), self._withdrawal(inbox.encode())
-                )
+                # It may have been carried out: by the inbox, since no ack inbox is known.
+                self._take_back(session, inbox.encode())
             raise
+        if self._ended:
+            # Its user has closed it meanwhile, when there was nothing yet to be closed.
+            await self._link.drop(inbox)
+            self._take_back(session, self._ack_inbox.encode())
 
-    async def _take_back(self, session: Session, within: float) -> None:
-        """Have the server forget the request that it has not answered; seconds.
-
-        Raises ``RequestTimeoutError``.
-        """
-        # Whatever the answer says: it is gone, or there never was one.
-        await session.ask(
-            session.subjects.sub_close_requests.decode(),
-            self._withdrawal(self._inbox.encode()),
-            max(within, AGAIN_S),
-            SILENT_S,
-        )
+    def _take_back(self, session: Session, inbox: bytes) -> None:
+        session.withdrawals.add(self.channel, self._withdrawal(inbox))
 
     async def _answered_late(self, session: Session, payload: bytes) -> None:
         """A subscription that nobody waits for any more was made behind its withdrawal: servers of
@@ -204,9 +195,7 @@ class Subscription:
         """
         with contextlib.suppress(RequestRefusedError):
             answer = check_answer(messages.SubscriptionResponse, payload)
-            await self._link.publish(
-                session.subjects.sub_close_requests.decode(), self._withdrawal(answer.ack_inbox)
-            )
+            self._take_back(session, answer.ack_inbox)
 
     async def resume(self, session: Session, within: float) -> None:
         """Go on in a new session. Raises as ``open``."""
@@ -433,10 +422,7 @@ class Subscription:
         session = self._session
         assert session is not None
         await self._link.drop(inbox)
-        await self._link.publish(
-            session.subjects.sub_close_requests.decode(),
-            self._withdrawal(self._ack_inbox.encode() or inbox.encode()),
-        )
+        self._take_back(session, self._ack_inbox.encode() or inbox.encode())
         try:
             await self.open(session, _ANEW_WITHIN_S, Start.first())
         except RequestError as error:

@@ -408,7 +408,7 @@ class Handover:
             if buffer is None:
                 return 0
             # Who serves already has the link for itself.
-            if plane.serving is None and not self._node.stopping.is_set():
+            if plane.serving is None:
                 plane.reserved = buffer.leave_link()
             return buffer.give_up(why)
 

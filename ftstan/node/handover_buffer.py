@@ -152,7 +152,9 @@ class HandoverBuffer:
         """
         self.broken = self.broken or why
         self._forget()
-        return self._dropped
+        # What came behind the limit, until NATS had heard that nobody wants it.
+        behind = self._reserved.dropped if self._reserved is not None else 0
+        return self._dropped + behind
 
     def _forget(self) -> bytes:
         """Count what was kept, and forget it; returns the beginning of a frame at its end."""

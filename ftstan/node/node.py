@@ -640,6 +640,8 @@ class Node(Context):
         return Ending.SIGINT if self.stop_signal == signal.SIGINT else Ending.BY_ITSELF
 
     def _end_link(self) -> None:
+        # A hand-over may have been dropped since.
+        self._end_reserved()
         if self.link is not None:
             self.link.finish(LAST_ANSWERS_S)
             log.stream.debug(

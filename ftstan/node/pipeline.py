@@ -635,7 +635,10 @@ class Serving:
             # By the broker, because the store knows nothing of clients: a subscription may have
             # lost its own.
             self.broker.open_next()
-        self.broker.closing.finish()
+        if not self.broker.later:
+            # Else whoever waits for the store would wait for every channel, too. That the client is
+            # gone is stored, and the next start closes what is left of it, as after a crash.
+            self.broker.closing.finish()
         self._last_road()
         self.store.confirm()
         if tidy:

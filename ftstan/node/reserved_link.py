@@ -50,6 +50,8 @@ class ReservedLink:
         """Servers that were tried in vain since the last pause."""
         self._told = False
         self._reach: Reach | None = None
+        self.dropped = 0
+        """Messages that came for subscriptions which had ended."""
         self._begin(0.0)
 
     def _begin(self, wait: float) -> None:
@@ -219,7 +221,9 @@ class ReservedLink:
                 rest = self._parser.unfinished
                 self._parser = Parser(self._link.max_payload)
                 self._parser.feed(rest)
-            elif kind != "+OK" and not (self._drops and kind in _UNWANTED):
+            elif self._drops and kind in _UNWANTED:
+                self.dropped += kind != "-ERR"
+            elif kind != "+OK":
                 raise NatsError(f"nats: {kind} on a connection without subscriptions")
 
     def _answered(self) -> None:

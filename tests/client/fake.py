@@ -100,6 +100,7 @@ class FakeNats:
         self.connects = 0
         self.silent = False
         self.headers = True
+        self.max_payload = 1 << 20
         self.everything: Handler | None = None
         """Gets what no connection listens to, if no handler does."""
         self._handlers: dict[str, Handler] = {}
@@ -153,7 +154,12 @@ class FakeNats:
         task.add_done_callback(self._tasks.discard)
         client = _Client(writer)
         self.connects += 1
-        info = {"version": "2.10.0", "proto": 1, "headers": self.headers, "max_payload": 1 << 20}
+        info = {
+            "version": "2.10.0",
+            "proto": 1,
+            "headers": self.headers,
+            "max_payload": self.max_payload,
+        }
         writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
         try:
             while operation := await read(reader):

@@ -370,6 +370,59 @@ async def test_a_message_that_nats_does_not_carry_is_refused_and_takes_no_room()
     await server.nats.close()
 
 
+@on_a_loop
+@pytest.mark.parametrize("away", ["streaming", "nats"])
+async def test_a_message_that_is_too_large_is_refused_also_while_nobody_serves(away: str) -> None:
+    server = await stan()
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=1)
+    if away == "nats":
+        await server.nats.close()
+    else:
+        server.stop()
+    await until(lambda: not client.connected, "nobody to serve")
+    before = await client.publish_async("orders", b"before")
+    with pytest.raises(InvalidArgumentError, match="more than this NATS server carries"):
+        await client.publish("orders", b"x" * (1 << 20))
+    assert client.in_flight == 1
+    if away == "nats":
+        await server.nats.open()
+    else:
+        server.start()
+    await before
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+@pytest.mark.parametrize("republish", [False, True])
+async def test_what_the_next_nats_server_does_not_carry_ends_alone_and_the_rest_is_sent(
+    *, republish: bool
+) -> None:
+    server = await stan()
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, republish=republish, republish_after=0.1
+    )
+    if republish:
+        server.acks_publishes = False
+        sent = await client.publish_async("orders", b"x" * 5000)
+        await until(lambda: server.of("publish"), "the first publish")
+    await server.nats.close()
+    await until(lambda: not client.connected, "the end of the connection")
+    answers = [await client.publish_async("orders", data) for data in (b"a", b"x" * 5000, b"c")]
+    server.acks_publishes = True
+    server.nats.max_payload = 4096
+    await server.nats.open()
+    results = await asyncio.gather(*answers, return_exceptions=True)
+    assert [type(result).__name__ for result in results] == ["str", "InvalidArgumentError", "str"]
+    if republish:
+        with pytest.raises(PublishUnknownError, match="cannot be sent again"):
+            await sent
+    await client.publish("orders", b"d")
+    assert [publish.data for publish in server.of("publish")][-3:] == [b"a", b"c", b"d"]
+    await client.close()
+    await server.nats.close()
+
+
 def _acks(server: object) -> str:
     (subject,) = (s for s in server.nats.wanted() if s.startswith("_STAN.acks."))  # type: ignore[attr-defined]
     return str(subject)

@@ -5,7 +5,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,11 +22,13 @@ from ftstan.client import (
     InvalidArgumentError,
     Message,
     NatsUnreachableError,
+    NotAllowedError,
     ReplacedError,
     RequestRefusedError,
     Start,
     texts,
 )
+from ftstan.client.subscription import Subscription
 from ftstan.wire import messages
 from tests.client.fake import FakeNats, FakeStan, on_a_loop, stan, until
 from tests.processes import CLUSTER, HOST, free_ports
@@ -460,6 +462,90 @@ async def test_a_subscription_that_the_next_session_is_refused_ends_and_the_othe
     await until(lambda: told, "the loss is told")
     assert [type(error).__name__ for error in told] == ["SubscriptionLostError"]
     await client.publish("foo", b"")
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_subscription_that_nats_does_not_allow_the_next_session_ends_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await stan()
+    told: list[ClientError] = []
+    back: list[bool] = []
+
+    async def on_error(error: ClientError) -> None:
+        told.append(error)
+
+    async def on_back() -> None:
+        back.append(True)
+
+    client = await ftstan.client.connect(
+        CLUSTER,
+        "me",
+        servers=server.nats.url,
+        ping_interval=1,
+        on_error=on_error,
+        on_reconnected=on_back,
+    )
+    refused = await client.subscribe("foo")
+    kept = await client.subscribe("bar")
+    opened = Subscription.open
+
+    async def denied(self: Subscription, *rest: Any) -> None:
+        if self is refused:
+            raise NotAllowedError("NATS refuses: permissions violation")
+        await opened(self, *rest)
+
+    monkeypatch.setattr(Subscription, "open", denied)
+    server.ping_error = REPLACED
+    await until(lambda: len(server.of("connect")) == 2, "the next session")
+    server.ping_error = ""
+    with pytest.raises(ftstan.client.SubscriptionClosedError, match="permissions violation"):
+        await refused.next(30)
+    await until(lambda: back, "the next session to be told")
+    assert [type(error).__name__ for error in told] == ["SubscriptionLostError"]
+    assert not kept.closed
+    await client.publish("foo", b"")
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+@pytest.mark.parametrize(
+    "broken", ["client.connection.Connection._renew", "client.publishing.Publisher._give_up"]
+)
+async def test_a_defect_in_what_keeps_the_client_going_ends_it_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    server = await stan()
+    lost: list[ConnectionLostError] = []
+    shown: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: shown.append(what))
+
+    async def on_lost(error: ConnectionLostError) -> None:
+        lost.append(error)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("broken")
+
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, ping_interval=1, on_connection_lost=on_lost
+    )
+    subscription = await client.subscribe("foo")
+    server.acks_publishes = False
+    answer = await client.publish_async("foo", b"")
+    monkeypatch.setattr(f"ftstan.{broken}", fails)
+    server.ping_error = REPLACED
+    with pytest.raises(ftstan.client.SubscriptionClosedError, match="ZeroDivisionError"):
+        await subscription.next(30)
+    await until(lambda: client.closed, "the end")
+    with pytest.raises(ftstan.client.PublishUnknownError, match="ZeroDivisionError"):
+        await answer
+    with pytest.raises(ConnectionClosedError, match="the client has failed: ZeroDivisionError"):
+        await client.publish("foo", b"")
+    assert isinstance(lost[-1].__cause__, ZeroDivisionError)
+    assert shown
     await client.close()
     await server.nats.close()
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import ftstan.client
-from ftstan.client import RequestRefusedError, RequestTimeoutError, Start
+from ftstan.client import ClientError, RequestRefusedError, RequestTimeoutError, Start
 from ftstan.client.link import Link
 from ftstan.client.texts import DUPLICATE_DURABLE
 from ftstan.wire import messages
@@ -40,7 +41,8 @@ class Owner(FakeStan):
 
     ``loses``: so many subscribe requests vanish, as if a killed owner had them in its socket.
     ``keeps``: so many are carried out and not answered. ``holds``: requests wait in ``held``.
-    ``by_inbox``: whether a subscription can be closed by its message inbox.
+    ``by_inbox``: whether a subscription can be closed by its message inbox. ``down``: channels of
+    a partition that nobody serves.
     """
 
     def __init__(self, nats: FakeNats) -> None:
@@ -48,6 +50,7 @@ class Owner(FakeStan):
         self.keeps = 0
         self.holds = False
         self.by_inbox = True
+        self.down: set[bytes] = set()
         self.held: list[Operation] = []
         self.live: dict[str, messages.SubscriptionRequest] = {}
         """By ack inbox."""
@@ -58,11 +61,18 @@ class Owner(FakeStan):
             self.held.append(operation)
             return
         request = messages.parse(messages.SubscriptionRequest, operation.payload or b"")
+        if request.subject in self.down:
+            self.heard.append(("subscribe", request))
+            return
         if self.loses:
             self.loses -= 1
             self.heard.append(("subscribe", request))
             return
-        is_taken = request.durable_name and not request.q_group and self.live
+        is_taken = (
+            request.durable_name
+            and not request.q_group
+            and any(live.durable_name == request.durable_name for live in self.live.values())
+        )
         self.subscribe_error = DUPLICATE_DURABLE if is_taken else ""
         before = len(self.ack_inboxes)
         self.answers_subscribes = True
@@ -75,6 +85,11 @@ class Owner(FakeStan):
         if len(self.ack_inboxes) > before:
             self.live[self.ack_inboxes[-1]] = request
 
+    def _on_connect(self, operation: Operation) -> None:
+        # It finds out that the former session is dead.
+        self.live.clear()
+        super()._on_connect(operation)
+
     def release(self) -> None:
         """Carry out what waits."""
         self.holds = False
@@ -85,6 +100,8 @@ class Owner(FakeStan):
     def _on_end(self, how: str, operation: Operation) -> None:
         request = messages.parse(messages.UnsubscribeRequest, operation.payload or b"")
         self.heard.append((how, request))
+        if request.subject in self.down:
+            return
         found = [
             ack_inbox
             for ack_inbox, live in self.live.items()
@@ -196,6 +213,163 @@ async def test_a_server_that_is_slow_carries_out_all_of_it_and_one_is_left(
     await subscribing
     await until(lambda: len(server.live) == 1, "the other one to be closed")
     assert len(server.nats.wanted() & {live.inbox.decode() for live in server.live.values()}) == 1
+    await client.close()
+    await server.nats.close()
+
+
+async def away(server: Owner, seconds: float) -> None:
+    """NATS goes with the answer to what is stored, and stays away for longer than a request
+    lasts.
+    """
+    await until(lambda: server.live, "it to be stored")
+    await server.nats.close()
+    await asyncio.sleep(seconds)
+    await server.nats.open()
+
+
+@on_a_loop
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_was_stored_when_nats_went_away_for_long_is_closed_when_it_is_back(
+    kind: dict[str, str],
+) -> None:
+    server = await owner()
+    client = await connected(server, request_timeout=1.0)
+    server.keeps = 1
+    leaving = asyncio.create_task(away(server, 2))
+    with pytest.raises(RequestTimeoutError):
+        await client.subscribe("foo", **kind)  # type: ignore[arg-type]
+    await leaving
+    # Nobody has to subscribe again for that.
+    await until(lambda: not server.live, "it to be closed")
+    subscription = await client.subscribe("foo", start=Start.first(), **kind)  # type: ignore[arg-type]
+    assert [live.inbox for live in server.live.values()] == [server.of("subscribe")[-1].inbox]
+    server.deliver(1, b"one")
+    assert (await subscription.next(30)).data == b"one"
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_nothing_is_asked_of_a_channel_before_what_was_asked_for_is_taken_back() -> None:
+    server = await owner()
+    client = await connected(server, request_timeout=1.0)
+    server.down.add(b"foo")
+    with pytest.raises(RequestTimeoutError, match="no answer to a subscribe to foo"):
+        await client.subscribe("foo", durable="audit")
+    before = len(server.of("subscribe"))
+    with pytest.raises(RequestTimeoutError, match="none to taking it back"):
+        await client.subscribe("foo", durable="audit")
+    assert len(server.of("subscribe")) == before
+    # Other channels are not concerned.
+    await client.subscribe("bar")
+    server.down.clear()
+    await until(lambda: len(server.live) == 1, "the withdrawal")
+    await client.subscribe("foo", durable="other")
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_session_that_is_made_again_goes_on_although_it_lost_the_answer_to_a_subscribe(
+    kind: dict[str, str],
+) -> None:
+    server = await owner()
+    told: list[ClientError] = []
+
+    async def on_error(error: ClientError) -> None:
+        told.append(error)
+
+    client = await connected(server, request_timeout=1.0, ping_interval=1, on_error=on_error)
+    subscription = await client.subscribe("foo", start=Start.first(), **kind)  # type: ignore[arg-type]
+    server.keeps = 1
+    server.ping_error = "client has been replaced or is no longer registered"
+    await until(lambda: len(server.of("connect")) == 2, "the next session")
+    server.ping_error = ""
+    await away(server, 2)
+    await until(lambda: len(server.inboxes) == 3, "it to be made again")
+    assert [live.inbox for live in server.live.values()] == [server.of("subscribe")[-1].inbox]
+    await client.publish("foo", b"")
+    server.deliver(1, b"one")
+    assert (await subscription.next(30)).data == b"one"
+    assert {type(error) for error in told} == {RequestTimeoutError}
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_partition_that_is_down_does_not_keep_the_next_session_from_the_others() -> None:
+    server = await owner()
+    back: list[bool] = []
+
+    async def on_back() -> None:
+        back.append(True)
+
+    client = await connected(
+        server, ping_interval=1, on_reconnected=on_back, request_timeout=PATIENCE_S
+    )
+    silent = await client.subscribe("foo", durable="audit")
+    heard = await client.subscribe("bar", start=Start.first())
+    server.down.add(b"foo")
+    server.ping_error = "client has been replaced or is no longer registered"
+    await until(lambda: len(server.of("connect")) == 2, "the next session")
+    server.ping_error = ""
+    await until(lambda: back, "the next session to be told")
+    await client.publish("bar", b"")
+    server.deliver(1, b"one", channel="bar")
+    assert (await heard.next(30)).data == b"one"
+    await client.subscribe("bar", durable="new")
+    server.down.clear()
+    await until(
+        lambda: b"foo" in {live.subject for live in server.live.values()}, "the other partition"
+    )
+    server.deliver(1, b"two")
+    assert (await silent.next(30)).data == b"two"
+    await client.close()
+    await server.nats.close()
+
+
+def heard(server: Owner, kind: str, count: int) -> bool:
+    return len(server.of(kind)) >= count
+
+
+@on_a_loop
+async def test_one_that_still_waits_for_its_answer_is_asked_for_by_the_newest_session_alone() -> (
+    None
+):
+    server = await owner()
+    client = await connected(server, ping_interval=1, request_timeout=PATIENCE_S)
+    await client.subscribe("foo", durable="audit")
+    server.down.add(b"foo")
+    for number in (2, 3):
+        server.ping_error = "client has been replaced or is no longer registered"
+        asked = len(server.of("subscribe"))
+        await until(partial(heard, server, "connect", number), "the next session")
+        server.ping_error = ""
+        await until(partial(heard, server, "subscribe", asked + 1), "its request")
+        await until(lambda: client.connected, "service")
+    server.down.clear()
+    await until(lambda: len(server.live) == 1, "the subscription")
+    await asyncio.sleep(1)
+    assert len(server.live) == 1
+    assert len(server.inboxes) == 2
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_one_that_is_closed_before_the_next_session_has_its_answer_leaves_nothing() -> None:
+    server = await owner()
+    client = await connected(server, ping_interval=1)
+    subscription = await client.subscribe("foo", durable="audit")
+    server.holds = True
+    server.ping_error = "client has been replaced or is no longer registered"
+    await until(lambda: server.held, "its request")
+    server.ping_error = ""
+    await subscription.close()
+    server.release()
+    await until(lambda: server.of("close"), "its end")
+    assert not server.live
     await client.close()
     await server.nats.close()
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+import ftstan.node.node
 from ftstan.base import log
 from ftstan.base.errors import NatsError, StoreError
+from ftstan.ft.handover import Took, encode
 from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.subjects import heartbeat_subject
 from tests.sim.ft.nodes import CLUSTER
@@ -26,6 +28,8 @@ from tests.sim.nats import Packet
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ftstan.node.handover_buffer import BufferedPublishes
+    from ftstan.node.pipeline import Serving
     from tests.sim.ft.group import Group, Shape
     from tests.sim.ft.nodes import Node
     from tests.sim.nats import Connection
@@ -219,3 +223,46 @@ def test_what_comes_between_the_last_word_of_the_owner_and_the_start_is_read_by_
         assert waited[0] > 1.9
         assert standby.link.fileno() == number
         assert settled(group, client) == set()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_hand_over_that_is_dropped_leaves_no_link_subscribed_and_unread(
+    monkeypatch: pytest.MonkeyPatch, *, stops: bool
+) -> None:
+    kept: list[bool] = []
+    opened = ftstan.node.node.Node._open
+
+    def opening(
+        self: ftstan.node.node.Node, serving: Serving, ahead: BufferedPublishes | None
+    ) -> None:
+        assert self.link is not None
+        has_keeper = self.plane.reserved is not None or self.plane.handover_buffer is not None
+        kept.append(has_keeper or ahead is not None or not self.link.connected)
+        opened(self, serving, ahead)
+
+    monkeypatch.setattr("ftstan.node.node.Node._open", opening)
+    # The owner's last word never comes.
+    monkeypatch.setattr(
+        "ftstan.node.handover.encode",
+        lambda message: b"{}" if isinstance(message, Took) else encode(message),
+    )
+    with group_of(replace(LOCAL, members=3)) as group:
+        owner, (chosen, _) = three(group)
+        client = publisher(group)
+        owner.ask(lambda: owner.product.member.switchover(chosen.name))
+        assert move(
+            group,
+            lambda: chosen.epoch > owner.epoch and chosen.product.plane.serving is None,
+            steps=4000,
+            also=publishing(client),
+        )
+        chosen.stopping = stops
+        assert move(
+            group,
+            lambda: chosen.serving or bool(chosen.ended),
+            steps=4000,
+            also=publishing(client),
+        )
+        assert chosen.product.unbridged > 0
+    assert len(kept) > 1
+    assert all(kept)

@@ -181,6 +181,22 @@ def test_the_id_is_free_when_the_close_has_ended_and_a_connect_waits_for_that() 
     driver.subscribe(b"c.0", client_id=b"wide", durable=b"dur.%d" % (MANY - 1))
 
 
+def test_a_connect_that_comes_again_while_it_waits_for_the_id_is_answered_and_not_probed() -> None:
+    driver = wide()
+    begin_close(driver)
+    for _ in range(3):
+        driver.frame(SUBJECTS.discovery, connect_request(b"wide", b"hb.new", b"conn.new"), b"again")
+    turn(driver)
+    assert answers(driver, b"again") == []
+    driver.run()
+    driver.subscribe(b"c.0", client_id=b"wide", inbox=b"kept")
+    # Nobody answers heartbeats there before the first answer has come.
+    driver.wait(1)
+    errors = [messages.parse(messages.ConnectResponse, a).error for a in answers(driver, b"again")]
+    assert errors == 3 * [b""]
+    assert [sub.inbox for sub in driver.broker.channels.get(b"c.0").subs] == [b"kept"]  # type: ignore[union-attr]
+
+
 def test_so_many_connects_wait_for_one_id_and_all_are_told_that_it_is_taken_but_the_first() -> None:
     driver = wide()
     begin_close(driver)

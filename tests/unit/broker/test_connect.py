@@ -181,6 +181,58 @@ def test_an_id_under_probe_is_refused_even_if_its_client_has_closed_meanwhile() 
     assert driver.ping(b"conn.second") == b""
 
 
+def repeat(driver: Driver, *, times: int = 1) -> bytes:
+    """The very request of ``Driver.connect`` so often in one batch; gives the reply subject."""
+    reply = driver.reply()
+    for _ in range(times):
+        driver.frame(SUBJECTS.discovery, connect_request(b"me", b"hb.me", b"conn.me"), reply)
+    return reply
+
+
+def test_a_connect_that_comes_again_is_answered_again_and_its_client_is_not_probed() -> None:
+    driver = Driver()
+    reply = repeat(driver, times=2)
+    assert errors(driver.run(), reply) == [b"", b""]
+    driver.subscribe(inbox=b"plain")
+    driver.subscribe(inbox=b"durable", durable=b"dur")
+    # Its client does not answer heartbeats, as before the first answer has reached it.
+    assert errors(driver.wait(1), reply) == []
+    later = repeat(driver)
+    assert errors(driver.wait(1), later) == [b""]
+    assert [o for o in driver.out if o.subject == b"hb.me"] == []
+    driver.publish(b"x")
+    assert sequences(driver.out, b"plain") == sequences(driver.out, b"durable") == [1]
+
+
+@pytest.mark.parametrize(
+    ("inbox", "conn_id"), [(b"hb.other", b"conn.me"), (b"hb.me", b"conn.other"), (b"hb.me", b"")]
+)
+def test_only_the_same_connection_id_and_heartbeat_inbox_make_it_the_same_connect(
+    inbox: bytes, conn_id: bytes
+) -> None:
+    driver = Driver()
+    driver.connect()
+    assert connect(driver, connect_request(b"me", inbox, conn_id)).error == TAKEN
+
+
+def test_two_connects_without_a_connection_id_are_not_the_same() -> None:
+    driver = Driver()
+    driver.connect(conn_id=b"")
+    assert connect(driver, connect_request(b"me", b"hb.me")).error == TAKEN
+
+
+def test_a_connect_that_comes_again_during_its_own_probe_is_answered_once_when_that_ends() -> None:
+    driver = Driver()
+    driver.connect(alive=False)
+    first = again(driver)
+    second = again(driver)
+    out = driver.wait(1)
+    assert (errors(out, first), errors(out, second)) == ([], [b""])
+    assert driver.ping(b"conn.second") == b""
+    assert sum(o.subject == b"hb.me" for o in driver.out) == 1
+    assert [o for o in driver.out if o.subject == b"hb.second"] == []
+
+
 def test_the_replaced_client_is_closed_like_by_a_close_request() -> None:
     driver = Driver()
     driver.connect(alive=False)

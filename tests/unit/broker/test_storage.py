@@ -244,6 +244,19 @@ def test_a_client_that_cannot_be_stored_is_refused_and_may_come_again(server: Se
     assert sorted(c.client_id for c in driver.broker.clients.values()) == [b"first", b"second"]
 
 
+def test_a_connect_that_comes_again_is_refused_with_the_first_if_that_cannot_be_stored(
+    server: Server,
+) -> None:
+    driver = server.start()
+    server.disk.on_call = without_space(server.disk, "clients.dat")
+    for reply in (b"_INBOX.1", b"_INBOX.2"):
+        driver.frame(SUBJECTS.discovery, connect_request(b"me", b"hb.me", b"conn.me"), reply)
+    answers = [messages.parse(messages.ConnectResponse, o.payload).error for o in driver.run()]
+    assert len(answers) == 2
+    assert all(b"No space left on device" in error for error in answers)
+    assert driver.broker.clients.get(b"me") is None
+
+
 def test_a_close_that_cannot_be_stored_is_answered_with_the_error_and_stored_later(
     server: Server,
 ) -> None:

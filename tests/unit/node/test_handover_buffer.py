@@ -104,6 +104,25 @@ def test_more_than_the_limit_makes_all_of_it_worthless(
     buffer.link.close()
 
 
+def test_what_arrives_behind_the_limit_is_counted_too(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIMIT", 1 << 20)
+    monkeypatch.setattr(module, "_CHUNK", 1 << 18)
+    buffer = HandoverBuffer(link_to(url), CLOCK, [(b"pub.>", 1)])
+    buffer.open()
+    # All of it is on its way before any of it is read.
+    publish(url, *[bytes(100_000)] * 20)
+    end = CLOCK.mono() + 20
+    while not buffer.broken and CLOCK.mono() < end:
+        buffer.turn(readable=True)
+    while buffer.leave_link()._drops and CLOCK.mono() < end:
+        buffer.turn(readable=True)
+    assert buffer.broken == "more than 1.0 MiB arrived"
+    assert buffer.give_up("too late") == 20
+    buffer.link.close()
+
+
 def test_a_lost_link_makes_all_of_it_worthless(url: str) -> None:
     buffer = HandoverBuffer(link_to(url), CLOCK, [(b"pub.>", 1)])
     buffer.open()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.errors import NatsError, StoreError
+from ftstan.broker.closing import OPENED
 from ftstan.broker.records import info_of
 from ftstan.node.pipeline import Serving
 from tests.compat.driver import CLUSTER, SUBJECTS, sequences
@@ -70,6 +71,43 @@ def test_a_client_that_is_half_closed_is_closed_by_the_stop(*, connected: bool, 
     assert driver.broker.closing
     road_of(server, driver, connected=connected).stop(tidy=tidy)
     assert kept(server) == [True] * MANY
+
+
+@BOTH
+def test_a_stop_for_a_successor_opens_no_channel_for_a_client_that_is_closing(
+    *, connected: bool
+) -> None:
+    server = Server(opens_late=True)
+    driver = server.start()
+    driver.store.set_server_info(info_of(CLUSTER, SUBJECTS))
+    driver.connect()
+    driver.connect(b"wide")
+    names = [b"c.%d" % i for i in range(2 * OPENED)]
+    for name in names:
+        driver.publish(b"1" + name, channel=name)
+        driver.subscribe(name, client_id=b"wide", inbox=b"durable." + name, durable=b"d")
+        driver.subscribe(name, client_id=b"wide", inbox=b"plain." + name)
+        driver.subscribe(name, client_id=b"wide", inbox=b"member." + name, queue=b"q", durable=b"d")
+    server.kill(driver)
+    driver = server.start(b"hb.me")
+    begin_close(driver)
+    waiting = set(driver.broker.later)
+    assert waiting
+    road_of(server, driver, connected=connected).stop(tidy=False)
+    assert set(driver.broker.later) == waiting
+    # As after a crash: nothing of it is served, its durables are offline, and its id is free.
+    driver = server.start(b"hb.me", b"hb.wide")
+    assert driver.broker.clients.get(b"wide") is None
+    driver.connect(b"wide")
+    while driver.broker.later:
+        driver.broker.open_next()
+    for name in names:
+        driver.publish(b"2" + name, channel=name)
+    assert [o.subject for o in driver.wait(100) if b"c." in o.subject] == []
+    assert driver.broker.counts()["subscriptions"] == 2 * len(names)
+    for name in names:
+        driver.subscribe(name, client_id=b"wide", inbox=b"in." + name, durable=b"d")
+        assert sequences(driver.out, b"in." + name)[-1:] == [2]
 
 
 def bereft(server: Server) -> Driver:
