@@ -12,6 +12,7 @@ import runpy
 import shutil
 import subprocess
 import tomllib
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,6 +77,7 @@ def test_ci_installs_lints_and_tests_in_that_order_and_stops_at_the_first_failur
     assert ci_with_stand_ins(directory, failing="") == (0, CALLS)
 
 
+@cache
 def planned(target: str) -> list[str]:
     """What ``make`` would run for a target after a change of what the extensions are built from."""
     made = subprocess.run(
