@@ -21,8 +21,8 @@ REPLACE = "replace"
 FAULTS = ("kill", REPLACE, "kill", "kill", SWITCHOVER)
 TAKEOVERS = len(FAULTS) - 1
 NAMES = ("A", "B", "C")
-#: JetStream copies the log to a disk that was emptied.
-COPY_TIMEOUT = 180.0
+#: JetStream copies the log to a disk that was emptied, on a machine that is busy.
+COPY_TIMEOUT = 600.0
 _ASK_EVERY = 1.0
 
 
