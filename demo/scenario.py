@@ -93,6 +93,8 @@ class Scenario:
     """
 
     faults: tuple[str, ...] = FAULTS
+    patience = 1.0
+    """How many times as long as a pair of servers everything may take."""
     noun = "ft"
     """What ``ftstanctl`` is asked with."""
 
@@ -379,8 +381,10 @@ class Scenario:
     ) -> None:
         """Wait until ``done()``.
 
-        Raises ``DemoError`` after ``timeout`` seconds, or when a child but ``but`` ends.
+        Raises ``DemoError`` after ``timeout`` seconds, times ``patience``, or when a child but
+        ``but`` ends.
         """
+        timeout *= self.patience
         end = self._clock.mono() + timeout
         while not done():
             if self._clock.mono() > end:
