@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 LIMIT_S = 60
 
+# A throw-away seed, of the bytes 0..31.
+SEED = "SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y"
+NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
+
 
 class Recorder:
     """A log that remembers its lines as (level, text)."""
@@ -58,6 +62,11 @@ class Recorder:
 
 def options(**more: Any) -> NatsServerOptions:
     return NatsServerOptions(cluster_id="test-cluster", host="127.0.0.1", port=-1, **more)
+
+
+def several(user: dict[str, str]) -> dict[str, Any]:
+    """Settings with a ``users`` array."""
+    return {"authorization": {"users": [user]}}
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -363,6 +372,43 @@ class TestChild:
             connect(child.client_url.replace("nats://", "nats://t0ken@")).close()
             with pytest.raises(NatsError, match="nats: Authorization Violation"):
                 connect(child.client_url)
+            await child.stop()
+
+        run(work())
+
+    @pytest.mark.parametrize(
+        ("asked", "shown"),
+        [
+            ({}, {}),
+            ({"user": "u", "password": "p"}, {"user": "u", "password": "p"}),
+            ({"user": "u", "password": ""}, {"user": "u", "password": ""}),
+            ({"password": "p"}, {"user": "", "password": "p"}),
+            ({"token": "t"}, {"token": "t"}),
+            ({"settings": several({"user": "u", "password": "p"})}, {"user": "u", "password": "p"}),
+            ({"settings": several({"nkey": NKEY})}, {"nkey_seed_file": "seed"}),
+        ],
+        ids=["none", "user", "user_alone", "password_alone", "token", "users", "nkey"],
+    )
+    def test_a_reload_of_an_unchanged_login_ends_no_connection(
+        self,
+        asked: dict[str, Any],
+        shown: dict[str, str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "seed").write_text(SEED)
+
+        async def work() -> None:
+            child = NatsServerChild(options(**asked), sink=Recorder())
+            await child.start()
+            link = connect(child.client_url, **shown)
+            for _ in range(2):
+                await child.reload(options(**asked))
+                link.send(b"PING\r\n", 5)
+                # Raises where the connection has ended.
+                await until(lambda: link.recv_into(memoryview(bytearray(100))))
+            link.close()
             await child.stop()
 
         run(work())

@@ -28,9 +28,28 @@ def test_nothing_is_asked_of_clients_without_credentials() -> None:
 
 def test_a_token_or_a_user_is_required_of_clients() -> None:
     assert 'authorization: { token: "t" }' in text_of(NatsServerOptions("c", token="t"))
-    assert 'authorization: { user: "u", password: "p" }' in text_of(
+    assert 'authorization: { users: [{ user: "u", password: "p" } ] }' in text_of(
         NatsServerOptions("c", user="u", password="p")
     )
+    assert 'authorization: { user: "", password: "p" }' in text_of(
+        NatsServerOptions("c", password="p")
+    )
+
+
+def test_a_single_login_stands_as_one_of_several_where_nats_server_takes_the_same_then() -> None:
+    # For which nats-server has no use where one login stands by itself.
+    limits = {"authorization": {"timeout": 3, "default_permissions": {"publish": "a"}}}
+    options = NatsServerOptions("c", user="u", password="p", settings=limits)
+    wanted = 'authorization: { timeout: 3, users: [{ user: "u", password: "p" } ] }'
+    assert wanted in text_of(options)
+    for refused in (
+        {"accounts": {"A": {}}},
+        {"no_auth_user": "u"},
+        {"websocket": {"port": 1, "no_auth_user": "u"}},
+        {"mqtt": {"port": 1, "no_auth_user": "u"}},
+    ):
+        options = NatsServerOptions("c", user="u", password="p", settings=refused)
+        assert 'authorization: { user: "u", password: "p" }' in text_of(options)
 
 
 def test_routes_and_their_credentials_are_written_in_the_cluster_block() -> None:
