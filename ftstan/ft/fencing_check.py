@@ -52,6 +52,7 @@ class Confirmer:
         except OSError as error:
             raise self._unreadable(error) from error
         try:
+            self._file = self._identity()
             self()
         except FencedError:
             self.close()
@@ -77,9 +78,22 @@ class Confirmer:
             return
         raise self._fenced
 
+    def compare(self, other: Confirmer) -> None:
+        """Raise ``FencedError`` unless ``other`` was opened on the same file as this one."""
+        if self._file != other._file:
+            raise self._lost("the file was removed or replaced")
+
     def close(self) -> None:
         """Release the descriptor."""
         self._disk.close(self._fd)
+
+    def _identity(self) -> tuple[int, int]:
+        """Which file is open: asked once, since by now its number can belong to another one."""
+        try:
+            file = self._disk.fstat(self._fd)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return file.dev, file.ino
 
     def _explain(self, data: bytes) -> FencedError:
         own = data[:SLOT_SIZE]

@@ -68,6 +68,7 @@ from ftstan.ft.events import (
     ReleasedHeard,
     ReleaseLock,
     Resumed,
+    Retimed,
     SetTimer,
     Started,
     Steal,
@@ -109,6 +110,7 @@ __all__ = [
     "ReleaseLock",
     "ReleasedHeard",
     "Resumed",
+    "Retimed",
     "SetTimer",
     "Standby",
     "Started",
@@ -279,6 +281,9 @@ class Standby:
                 ]
                 self._look_past_fault(now)
                 return actions
+            case Retimed(timing):
+                self._timing = timing
+                self._polls.retime(timing)
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
