@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ftstan.base.disk import Disk
     from ftstan.ft.epoch import Activation
 
+_GONE = "the file was removed or replaced"
+
 
 class Confirmer:
     """Is the store still ours?
@@ -49,6 +51,8 @@ class Confirmer:
         self._fenced: FencedError | None = None
         try:
             self._fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise self._lost(_GONE) from error
         except OSError as error:
             raise self._unreadable(error) from error
         try:
@@ -71,7 +75,7 @@ class Confirmer:
             self._fenced = self._unreadable(error)
             raise self._fenced from error
         if not linked:
-            self._fenced = self._lost("the file was removed or replaced")
+            self._fenced = self._lost(_GONE)
         elif data not in (self._alone, self._followed_by_blank):
             self._fenced = self._explain(data)
         else:
@@ -81,7 +85,7 @@ class Confirmer:
     def compare(self, other: Confirmer) -> None:
         """Raise ``FencedError`` unless ``other`` was opened on the same file as this one."""
         if self._file != other._file:
-            raise self._lost("the file was removed or replaced")
+            raise self._lost(_GONE)
 
     def close(self) -> None:
         """Release the descriptor."""

@@ -545,9 +545,7 @@ class StoreOwner:
         on to another epoch: ask again later then.
         """
         own = self._confirmer
-        named = Confirmer(
-            self._asking_disk, self.root, self.activation, is_network=self.is_network
-        )
+        named = Confirmer(self._asking_disk, self.root, self.activation, is_network=self.is_network)
         try:
             if own is not None:
                 named.compare(own)
