@@ -536,6 +536,18 @@ class StoreOwner:
         except FencedError as error:
             raise self._lose(tenure, error) from error.__cause__
 
+    def confirm_anew(self) -> None:
+        """Confirm, also with the epoch file that a successor would find by its name now.
+
+        Raises ``FencedError``: final, as a refused ``confirm``.
+        """
+        tenure = self._tenure
+        self.confirm()
+        try:
+            self.confirm_beside()
+        except FencedError as error:
+            raise self._lose(tenure, error) from error.__cause__
+
     def confirm_beside(self) -> None:
         """Confirm on another thread than the one that owns the store; ends nothing here.
 

@@ -426,7 +426,7 @@ class FtGroup:
 
     async def _confirm(self) -> None:
         def confirm() -> None:
-            self._owner.confirm()
+            self._owner.confirm_anew()
             self._owner.verify_lock()
 
         try:
