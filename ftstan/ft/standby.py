@@ -39,6 +39,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
+``Retimed``           polls by it, from the next one on           polls by it, from the next one
 ``YieldTo``           nothing for a while (0: no longer)          a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
