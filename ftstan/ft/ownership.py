@@ -280,7 +280,7 @@ class StoreOwner:
                 self._disk.close(root)
             raise StoreError(
                 f"{self.path} names another directory by now, in which this server does not go "
-                f"on: {error.text.removeprefix('ft: ')}",
+                f"on: {error.text.removeprefix('ft:').lstrip()}",
                 hint=error.hint,
             ) from error
         old = self.root

@@ -105,9 +105,7 @@ def test_whoever_follows_the_path_away_from_a_share_reads_as_locally(host: Host)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(SOFT, "soft"), (NOLOCK, "nolock")])
-def test_a_share_that_would_refuse_a_start_is_not_followed_until_it_is_mounted_well(
-    host: Host, kind: str, name: str
-) -> None:
+def test_a_refused_share_is_not_followed(host: Host, kind: str, name: str) -> None:
     host.mount(kind)
     for _ in range(2):
         done = attempt(host.owner, TryLock(suspicious=True))
