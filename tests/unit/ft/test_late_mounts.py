@@ -55,6 +55,10 @@ class Host:
         self.path.with_name("under").rename(self.path)
         self.table.kind = EXT4
 
+    def on_share(self) -> bool:
+        """Whether the owner takes its directory for one of a share."""
+        return self.owner.is_network
+
     def flags_of(self, name: str, work: Callable[[], object]) -> list[bool]:
         """Whether each opening of that file in ``work`` was past the caches."""
         real: Callable[..., int] = os.open
@@ -79,10 +83,10 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 
 def test_whoever_follows_the_path_to_a_share_asks_the_file_server_from_then_on(host: Host) -> None:
-    assert not host.owner.is_network
+    assert not host.on_share()
     host.mount(HARD)
     host.owner.look()
-    assert host.owner.is_network
+    assert host.on_share()
     host.owner.try_lock()
     seen = host.flags_of(EPOCH_NAME, host.owner.activate)
     assert seen
@@ -100,7 +104,7 @@ def test_whoever_follows_the_path_away_from_a_share_reads_as_locally(host: Host)
     host.owner.look()
     host.unmount()
     host.owner.look()
-    assert not host.owner.is_network
+    assert not host.on_share()
     assert not isinstance(host.owner.asking, DirectDisk)
 
 
@@ -117,13 +121,13 @@ def test_a_refused_share_is_not_followed(host: Host, kind: str, name: str) -> No
         assert seen.store_id is None
         assert f"[{name}]" in seen.error
     assert attempt(host.owner, TryLock()).result is not TryResult.GRANTED
-    assert not host.owner.is_network
+    assert not host.on_share()
     assert not host.owner.lock.held
     assert list(host.path.iterdir()) == []
     assert list(host.path.with_name("under").iterdir()) == []
     host.table.kind = HARD
     assert attempt(host.owner, TryLock(suspicious=True)).result is TryResult.GRANTED
-    assert host.owner.is_network
+    assert host.on_share()
     assert (host.path / LOCK_NAME).exists()
 
 
