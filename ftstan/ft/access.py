@@ -76,16 +76,19 @@ class FileAccess(OwnedAccess):
         mount and ``StoreError`` for its files.
         """
         options = self._context.options
-        for line in _check_mount(options, mount):
-            log.warning(line)
-        for line in check_modes(
-            self._context.disk,
-            root,
-            options.dir,
-            in_group=bool(options.ft_group),
-            is_network=mount.is_network,
-            strict=options.strict_permissions,
-        ):
+        warnings = [
+            *_check_mount(options, mount),
+            *check_modes(
+                self._context.disk,
+                root,
+                options.dir,
+                in_group=bool(options.ft_group),
+                is_network=mount.is_network,
+                strict=options.strict_permissions,
+            ),
+        ]
+        # Behind every refusal: one that stays is met again at each look of a standby.
+        for line in warnings:
             log.warning(line)
 
     def lock(self) -> Lock:
