@@ -23,7 +23,9 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.epoch_records import SLOT_SIZE
+from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
+from ftstan.ft.subjects import heartbeat_subject
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import SliceLog
 from ftstan.stores.interface import SubState
@@ -35,9 +37,11 @@ from tests.sim.ft.gopeer import append, find_end, interlude
 from tests.sim.ft.group import Group, Shape, numbers_of
 from tests.sim.ft.hosts import Client as Host
 from tests.sim.ft.hosts import ClientDisk, put
+from tests.sim.ft.nodes import CLUSTER
 from tests.sim.ft.shapes import LIMITS, LOCAL, MIXED, NETWORK, SMALL_SLICES
 from tests.sim.history import STORE
 from tests.sim.model import UNLIMITED, Violation, read_all
+from tests.sim.nats import Packet
 from tests.sim.variants import SMALL, TIGHT
 from tests.sim.volume import DirNode, FileNode, Meta
 
@@ -319,6 +323,27 @@ def test_an_owner_whose_epoch_file_was_replaced_ends_before_anybody_takes_a_numb
         assert move(group, lambda: bool(owner.ended), owner)
         assert (owner.ended, group.ledger.top) == ("fenced", owner.epoch)
         assert group.clock.mono() - before < 2.0
+        assert "removed or replaced" in owner.why
+
+
+def test_a_heartbeat_with_a_higher_epoch_makes_an_owner_open_its_epoch_file_anew() -> None:
+    with group_of(NETWORK) as group:
+        owner = group.serve()
+        watch = owner.product.protection._watch
+        assert watch is not None
+        watch.stop(0.0)
+        assert move(group, lambda: watch._probe._fd is None, owner)  # type: ignore[attr-defined]
+        replace_epochs(group, bytes(file(group, EPOCH_NAME).data))
+        move(group, lambda: bool(owner.ended), owner, steps=20)
+        assert not owner.ended
+        record = owner.product.owner
+        assert record is not None
+        assert record.present is not None
+        beat = Heartbeat("SUCCESSOR", 1, owner.epoch + 1, record.present.store_id)
+        packet = Packet(heartbeat_subject(CLUSTER, "group"), "", encode_heartbeat(beat))
+        group.hub.publish(group.hub.connect(None, lambda *_: None), packet)
+        assert move(group, lambda: bool(owner.ended), owner)
+        assert owner.ended == "fenced"
         assert "removed or replaced" in owner.why
 
 
