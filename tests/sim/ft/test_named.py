@@ -334,8 +334,7 @@ def test_a_heartbeat_with_a_higher_epoch_makes_an_owner_open_its_epoch_file_anew
         watch.stop(0.0)
         assert move(group, lambda: watch._probe._fd is None, owner)  # type: ignore[attr-defined]
         replace_epochs(group, bytes(file(group, EPOCH_NAME).data))
-        move(group, lambda: bool(owner.ended), owner, steps=20)
-        assert not owner.ended
+        assert not move(group, lambda: bool(owner.ended), owner, steps=20)
         record = owner.product.owner
         assert record is not None
         assert record.present is not None
