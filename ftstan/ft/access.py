@@ -6,10 +6,10 @@ Joins what ``stores/file`` stores with the right to store it, which only ``ft/``
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import StoreError
 from ftstan.base.log import stream as log
 from ftstan.config.member import member_name
 from ftstan.config.options import MountRisk
@@ -18,9 +18,9 @@ from ftstan.ft.epoch_records import Cause
 from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.modes import check_modes
 from ftstan.ft.mountcheck import check_mount
-from ftstan.ft.mounts import find_mount
+from ftstan.ft.mounts import mount_of
 from ftstan.ft.owned import OwnedAccess
-from ftstan.ft.ownership import StoreOwner, read_mountinfo
+from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import Probe, Watch
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
     from ftstan.config.options import FileOptions, ServerOptions
+    from ftstan.ft.mounts import Mount
     from ftstan.stores.interface import Lock, StoreContext
 
 #: Channels that are opened before anybody is served; of a store with more, each is opened when it
@@ -46,14 +48,15 @@ class FileAccess(OwnedAccess):
     owner: StoreOwner
 
     def __init__(self, context: StoreContext) -> None:
-        """Judge the mount, then open the directory, creating it if it is missing.
+        """Open the directory, creating it if it is missing, and judge its mount and its files.
 
-        Raises ``ConfigError`` for a mount that a group cannot live with, and ``StoreError``.
+        Nothing is made on a mount that a group cannot live with. Raises ``ConfigError`` for such
+        one, and ``StoreError``.
         """
         self._context = context
         options = context.options
-        mountinfo = read_mountinfo()
-        _check_mount(options, mountinfo, _recover_lost_locks())
+        if options.ft_group and not os.path.isdir(options.dir):
+            _judge_place(context.disk, options)
         self.owner = StoreOwner(
             context.disk,
             options.dir,
@@ -61,24 +64,33 @@ class FileAccess(OwnedAccess):
             clock=context.clock,
             in_group=bool(options.ft_group),
             name=member_name(options),
-            mountinfo=mountinfo,
             direct=MountRisk.DIRECT_IO not in options.ft.allow,
+            judge=self._judge,
         )
         self.place = f"datastore {options.dir}"
-        try:
-            for line in check_modes(
-                context.disk,
-                self.owner.root,
+        self._store: FileStore | None = None
+
+    def _judge(self, mount: Mount, root: int) -> None:
+        """Refuse the open directory ``root``, or say what speaks against it.
+
+        At the start, and wherever the path of a member leads later. Raises ``ConfigError`` for its
+        mount and ``StoreError`` for its files.
+        """
+        options = self._context.options
+        warnings = [
+            *_check_mount(options, mount),
+            *check_modes(
+                self._context.disk,
+                root,
                 options.dir,
                 in_group=bool(options.ft_group),
-                is_network=self.owner.is_network,
+                is_network=mount.is_network,
                 strict=options.strict_permissions,
-            ):
-                log.warning(line)
-        except StoreError:
-            self.owner.close()
-            raise
-        self._store: FileStore | None = None
+            ),
+        ]
+        # Behind every refusal: one that stays is met again at each look of a standby.
+        for line in warnings:
+            log.warning(line)
 
     def lock(self) -> Lock:
         """The lock of the directory."""
@@ -141,16 +153,31 @@ class FileAccess(OwnedAccess):
         self.owner.close()
 
 
-def _check_mount(options: ServerOptions, mountinfo: str, recover_lost_locks: str) -> None:
-    warnings = check_mount(
-        find_mount(mountinfo, os.path.realpath(options.dir)),
+def _judge_place(disk: Disk, options: ServerOptions) -> None:
+    """Refuse the mount on which the directory is going to be made. Raises ``ConfigError``.
+
+    Opened, since an automount is made by that. What cannot be opened is told when the directory is
+    made.
+    """
+    path = os.path.realpath(options.dir)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    with contextlib.suppress(OSError):
+        place = disk.open_dir(path)
+        try:
+            _check_mount(options, mount_of(place, path))
+        finally:
+            disk.close(place)
+
+
+def _check_mount(options: ServerOptions, mount: Mount) -> list[str]:
+    return check_mount(
+        mount,
         options.dir,
         in_group=bool(options.ft_group),
         allow=options.ft.allow,
-        recover_lost_locks=recover_lost_locks,
+        recover_lost_locks=_recover_lost_locks(),
     )
-    for line in warnings:
-        log.warning(line)
 
 
 def _recover_lost_locks() -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.heartbeat import Heartbeat
     from ftstan.ft.subjects import Released
+    from ftstan.ft.timing import FtTiming
 
 
 class Level(enum.StrEnum):
@@ -97,6 +98,13 @@ class StoreSeen:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Retimed:
+    """The intervals are others from now on: our path leads to a share that was mounted since."""
+
+    timing: FtTiming
+
+
 class TryResult(enum.Enum):
     """How an attempt at the lock ended."""
 
@@ -163,6 +171,7 @@ Event = (
     | Resumed
     | YieldTo
     | StoreSeen
+    | Retimed
     | TryDone
     | TimerFired
     | ActivationLost

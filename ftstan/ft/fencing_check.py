@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ftstan.base.disk import Disk
     from ftstan.ft.epoch import Activation
 
+_GONE = "the file was removed or replaced"
+
 
 class Confirmer:
     """Is the store still ours?
@@ -49,9 +51,12 @@ class Confirmer:
         self._fenced: FencedError | None = None
         try:
             self._fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise self._lost(_GONE) from error
         except OSError as error:
             raise self._unreadable(error) from error
         try:
+            self._file = self._identity()
             self()
         except FencedError:
             self.close()
@@ -70,16 +75,29 @@ class Confirmer:
             self._fenced = self._unreadable(error)
             raise self._fenced from error
         if not linked:
-            self._fenced = self._lost("the file was removed or replaced")
+            self._fenced = self._lost(_GONE)
         elif data not in (self._alone, self._followed_by_blank):
             self._fenced = self._explain(data)
         else:
             return
         raise self._fenced
 
+    def compare(self, other: Confirmer) -> None:
+        """Raise ``FencedError`` unless ``other`` was opened on the same file as this one."""
+        if self._file != other._file:
+            raise self._lost(_GONE)
+
     def close(self) -> None:
         """Release the descriptor."""
         self._disk.close(self._fd)
+
+    def _identity(self) -> tuple[int, int]:
+        """Which file is open: asked once, since by now its number can belong to another one."""
+        try:
+            file = self._disk.fstat(self._fd)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return file.dev, file.ino
 
     def _explain(self, data: bytes) -> FencedError:
         own = data[:SLOT_SIZE]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import EpochEntry
@@ -10,8 +9,7 @@ from ftstan.base.errors import StoreError
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import read_records
 from ftstan.ft.epoch_records import Cause, Ending, why_taken
-from ftstan.ft.mounts import find_mount
-from ftstan.ft.ownership import read_mountinfo
+from ftstan.ft.mounts import mount_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +75,7 @@ def open_history(disk: Disk, path: str, count: int) -> tuple[EpochEntry, ...]:
             hint="give the directory that the server has as -dir",
         ) from error
     try:
-        is_network = find_mount(read_mountinfo(), os.path.realpath(path)).is_network
+        is_network = mount_of(root, path).is_network
         records = read_records(asking_disk(disk, is_network=is_network), root, count)
         if not records:
             raise StoreError(

@@ -29,6 +29,10 @@ class Polls:
         self.owner_has_lock = True
         """Whether the owner has it, as far as it says."""
 
+    def retime(self, timing: FtTiming) -> None:
+        """Plan by other intervals, from the next poll on."""
+        self._timing = timing
+
     def is_due(self, now: float) -> bool:
         """Whether the time has come."""
         return self.at is not None and now >= self.at

@@ -1,20 +1,24 @@
 """Is the datastore on a local file system or on a network one?
 
-Decided from the text of ``/proc/self/mountinfo``.
+Decided from the text of ``/proc/self/mountinfo`` and the number of the mount on which a directory
+was opened: a path can come to name another one, and an automount is none before it was opened.
 
 The answer chooses how the epoch file is read (buffered, or past every cache). What is not known to
 be local counts as network, every FUSE too: the careful way is right everywhere, only slower.
-Nothing here reads a file.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
 LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs"})
 
+_MOUNTINFO = "/proc/self/mountinfo"
+_HANDLE = "/proc/self/fdinfo/{}"
 _OCTAL = re.compile(r"\\([0-7]{3})")
+_MOUNT_ID = re.compile(r"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,35 @@ class _Line:
     mount: Mount
 
 
+_UNKNOWN = Mount(point="?", fstype="unknown", source="?", options=frozenset())
+
+
+def read_mountinfo() -> str:
+    """The mounts of this process as the kernel lists them. Raises ``OSError``."""
+    with open(_MOUNTINFO, encoding="utf-8", errors="surrogateescape") as f:
+        return f.read()
+
+
+def mount_of(root: int, path: str) -> Mount:
+    """The mount on which the open directory ``root`` lies, whatever ``path`` names by now.
+
+    A kernel that does not say that of a handle is asked for the path. A mount that is not listed (a
+    lazy unmount, a root directory that is no mount point) has an unknown type, which counts as
+    network. Raises ``OSError``.
+    """
+    with open(_HANDLE.format(root), encoding="ascii", errors="replace") as f:
+        found = _MOUNT_ID.search(f.read())
+    if found is None:
+        return find_mount(read_mountinfo(), os.path.realpath(path))
+    return mount_by_id(read_mountinfo(), int(found[1]))
+
+
+def mount_by_id(mountinfo: str, ident: int) -> Mount:
+    """The mount with the number ``ident``, of unknown type if it is not listed."""
+    lines = map(_parse, mountinfo.splitlines())
+    return next((x.mount for x in lines if x is not None and x.ident == ident), _UNKNOWN)
+
+
 def find_mount(mountinfo: str, path: str) -> Mount:
     """Find the mount that holds ``path`` (absolute, without symbolic links).
 
@@ -60,7 +93,7 @@ def find_mount(mountinfo: str, path: str) -> Mount:
         None,
     )
     if here is None:
-        return Mount(point="/", fstype="unknown", source="", options=frozenset())
+        return _UNKNOWN
     seen = {here.ident}
     while True:
         below = [

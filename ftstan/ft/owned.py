@@ -132,6 +132,10 @@ class Owner(Protocol):
         """Raise ``FencedError`` unless the store says that it is ours."""
         ...
 
+    def confirm_anew(self) -> None:
+        """As ``confirm``, and also as others would ask now. Raises ``FencedError``."""
+        ...
+
     def verify_lock(self) -> None:
         """Raise ``FencedError`` if the lock is not ours any more, or if others would find another
         store than we have.

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.admin.keys import Keys, ensure_key, read_keys, rotate_key
-from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, ReleasedError, StoreError
+from ftstan.base.errors import (
+    ConfigError,
+    FencedError,
+    LockBusyError,
+    LockFaultError,
+    ReleasedError,
+    StoreError,
+)
 from ftstan.base.log import stream as log
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import (
@@ -31,7 +38,7 @@ from ftstan.ft.epoch_records import SLOT_SIZE, Cause, Ending
 from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
-from ftstan.ft.mounts import find_mount
+from ftstan.ft.mounts import find_mount, mount_of
 from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.ft.watch import WATCH_NAME, decode_watch, departure, farewell, last_word
 
@@ -42,15 +49,9 @@ if TYPE_CHECKING:
     from ftstan.base.disk import Disk
     from ftstan.ft.epoch import LostEpochs
     from ftstan.ft.epoch_records import EpochRecord
+    from ftstan.ft.mounts import Mount
 
-_MOUNTINFO = "/proc/self/mountinfo"
 _WATCH_READS = 3
-
-
-def read_mountinfo() -> str:
-    """The mounts of this process as the kernel lists them."""
-    with open(_MOUNTINFO, encoding="utf-8", errors="surrogateescape") as f:
-        return f.read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,23 @@ class StoreLook:
     owner: EpochRecord | None = None
     served: bool = False
     elsewhere: bool = False
+
+
+class _Tenure:
+    """The time from an activation to the release behind it, over every epoch that is taken in it.
+
+    ``lost``: why it is over. It stays set: no later look at storage can undo it, and whoever comes
+    back late from storage ends the tenure that it asked about, not the next one.
+    """
+
+    __slots__ = ("lost",)
+
+    def __init__(self) -> None:
+        self.lost: FencedError | None = None
+
+
+def _any_will_do(_mount: Mount, _root: int) -> None:
+    """Whoever starts a tool has chosen the directory."""
 
 
 class StoreOwner:
@@ -88,11 +106,14 @@ class StoreOwner:
         name: str = "",
         mountinfo: str | None = None,
         direct: bool = True,
+        judge: Callable[[Mount, int], None] = _any_will_do,
     ) -> None:
         """Open the directory, creating it if it is missing. Raises ``StoreError``.
 
-        ``name``: the member's, for people. ``direct``: read the epoch past this host's cache, if
-        the file system is not known to be local.
+        ``name``: the member's, for people. ``mountinfo``: another text than the kernel's, in which
+        the path is looked up. ``direct``: read the epoch past this host's cache, if the file system
+        is not known to be local. ``judge(mount, root)`` refuses a directory, here and wherever the
+        path leads later, with ``ConfigError`` or ``StoreError``.
         """
         self._disk = disk
         self._server_id = server_id
@@ -113,19 +134,18 @@ class StoreOwner:
                 f"{why}",
                 hint=cure(path, error),
             ) from error
-        mount = find_mount(
-            read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path)
-        )
-        self.is_network = mount.is_network
-        self._asking_disk = asking_disk(disk, is_network=self.is_network, direct=direct)
+        self._mountinfo = mountinfo
+        self._direct = direct
+        self._judge = judge
+        try:
+            self._settle(self._judged(self.root))
+        except (ConfigError, StoreError):
+            disk.close(self.root)
+            raise
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
-        self._lost: FencedError | None = None
-        """Why this activation is over.
-
-        It stays set until ``release``: no later look at storage can undo it.
-        """
+        self._tenure: _Tenure | None = None
         self.raises = 0
         """Odd while this server raises its own epoch: for whoever confirms from another thread
         (``ft/watch.py``).
@@ -145,6 +165,34 @@ class StoreOwner:
         """The newest epoch record that was read, for status and log lines: it says who took the
         store last.
         """
+
+    # ---- the mount
+    # ----------------------------------------------------------------------------------------------
+
+    def _judged(self, root: int) -> Mount:
+        """The mount of the open directory ``root``: opened, an automount has been made.
+
+        Raises ``ConfigError`` and ``StoreError`` if this server must not go on there.
+        """
+        try:
+            mount = self._mount_of(root)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        self._judge(mount, root)
+        return mount
+
+    def _mount_of(self, root: int) -> Mount:
+        if self._mountinfo is not None:
+            return find_mount(self._mountinfo, os.path.realpath(self.path))
+        return mount_of(root, self.path)
+
+    def _settle(self, mount: Mount) -> None:
+        """Ask as this mount needs it, from now on."""
+        self.is_network = mount.is_network
+        self._asking_disk = self._asking(is_network=mount.is_network)
+
+    def _asking(self, *, is_network: bool) -> Disk:
+        return asking_disk(self._disk, is_network=is_network, direct=self._direct)
 
     # ---- looking, while others may own it
     # ------------------------------------------------------------------------
@@ -214,15 +262,30 @@ class StoreOwner:
         return (ours.dev, ours.ino) == (named.dev, named.ino)
 
     def _follow(self) -> bool:
-        """Go on in the directory that the path names now; false if it names none."""
+        """Go on in the directory that the path names now; false if it names none.
+
+        Raises ``StoreError``, also for a mount that would refuse a start: then everything stays as
+        it is, until the next look.
+        """
         try:
             root = self._disk.open_dir(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             raise self._unreadable(error) from error
+        try:
+            mount = self._judged(root)
+        except (ConfigError, StoreError) as error:
+            with contextlib.suppress(OSError):
+                self._disk.close(root)
+            raise StoreError(
+                f"{self.path} names another directory by now, in which this server does not go "
+                f"on: {error.text.removeprefix('ft:').lstrip()}",
+                hint=error.hint,
+            ) from error
         old = self.root
         self.root = root
+        self._settle(mount)
         self._lock.move(root)
         with contextlib.suppress(OSError):
             self._disk.close(old)
@@ -346,6 +409,8 @@ class StoreOwner:
             name=self._name,
             departed=departure(self.read_watch()),
         )
+        if self._tenure is None:
+            self._tenure = _Tenure()
         self._install(activation)
         return activation
 
@@ -379,14 +444,16 @@ class StoreOwner:
             with contextlib.suppress(OSError):
                 former.close()
 
-    def _lose(self, error: FencedError) -> FencedError:
-        """The activation is over, whatever storage says from now on.
+    def _lose(self, tenure: _Tenure | None, error: FencedError) -> FencedError:
+        """That tenure is over, whatever storage says from now on.
 
-        Returns the error that every later call gets.
+        Returns the error that every later call of it gets.
         """
-        if self._lost is None:
-            self._lost = error
-        return self._lost
+        if tenure is None:
+            return error
+        if tenure.lost is None:
+            tenure.lost = error
+        return tenure.lost
 
     # ---- Ownership
     # ----------------------------------------------------------------------------------------------
@@ -394,8 +461,9 @@ class StoreOwner:
     @property
     def activation(self) -> Activation:
         """The present activation. Raises ``FencedError`` if there is none, or if it is over."""
-        if self._lost is not None:
-            raise self._lost
+        tenure = self._tenure
+        if tenure is not None and tenure.lost is not None:
+            raise tenure.lost
         if self._activation is None:
             raise ReleasedError("the datastore is not ours")
         return self._activation
@@ -456,6 +524,7 @@ class StoreOwner:
         the path names. Every way to write or send passes here, and a refusal is final: after one,
         nothing of this activation is ever confirmed again.
         """
+        tenure = self._tenure
         activation = self.activation
         if self._confirmer is None:
             raise ReleasedError("the datastore is not ours")
@@ -465,22 +534,36 @@ class StoreOwner:
             if activation.ft_mixed:
                 self._lock.verify()
         except FencedError as error:
-            raise self._lose(error) from error.__cause__
+            raise self._lose(tenure, error) from error.__cause__
+
+    def confirm_anew(self) -> None:
+        """Confirm, also with the epoch file that a successor would find by its name now.
+
+        Raises ``FencedError``: final, as a refused ``confirm``.
+        """
+        tenure = self._tenure
+        self.confirm()
+        try:
+            self.confirm_beside()
+        except FencedError as error:
+            raise self._lose(tenure, error) from error.__cause__
 
     def confirm_beside(self) -> None:
         """Confirm on another thread than the one that owns the store; ends nothing here.
 
-        Raises ``FencedError``, also while this server goes on to another epoch: ask again later
-        then.
+        Opens the epoch file by its name, where a successor would find it, and compares it with the
+        one that ``confirm`` reads: of a file that somebody has put in its place, or removed, that
+        one learns nothing on network storage. Raises ``FencedError``, also while this server goes
+        on to another epoch: ask again later then.
         """
-        self.new_confirmer().close()
-
-    def new_confirmer(self) -> Confirmer:
-        """A confirmer of the present activation for another thread, which closes it.
-
-        Raises ``FencedError``.
-        """
-        return Confirmer(self._asking_disk, self.root, self.activation, is_network=self.is_network)
+        own = self._confirmer
+        named = Confirmer(self._asking_disk, self.root, self.activation, is_network=self.is_network)
+        try:
+            if own is not None:
+                named.compare(own)
+        finally:
+            with contextlib.suppress(OSError):
+                named.close()
 
     def raise_epoch(self) -> None:
         """Take the next number while serving.
@@ -516,6 +599,7 @@ class StoreOwner:
         that it cannot.
         """
         self.confirm()
+        tenure = self._tenure
         self.raises += 1
         try:
             activation = claim_next(
@@ -528,7 +612,7 @@ class StoreOwner:
             )
             self._install(activation)
         except FencedError as error:
-            raise self._lose(error) from error.__cause__
+            raise self._lose(tenure, error) from error.__cause__
         finally:
             self.raises += 1
 
@@ -541,12 +625,13 @@ class StoreOwner:
 
         An owner without lock has none yet.
         """
+        tenure = self._tenure
         try:
             if not self._lockless:
                 self._lock.verify()
             self._verify_place()
         except FencedError as error:
-            raise self._lose(error) from error.__cause__
+            raise self._lose(tenure, error) from error.__cause__
 
     def _verify_place(self) -> None:
         """A datastore that was put in our directory's place has a lock of its own, and whoever
@@ -642,7 +727,7 @@ class StoreOwner:
                 self._confirmer.close()
         self._confirmer = None
         self._activation = None
-        self._lost = None
+        self._tenure = None
         self._lockless = False
         self._lock.release()
 

@@ -281,6 +281,10 @@ class SqlOwner:
         """Raise ``FencedError`` unless the database says that it is ours."""
         self.fence.confirm()
 
+    def confirm_anew(self) -> None:
+        """Each confirm asks as others would. Raises ``FencedError``."""
+        self.confirm()
+
     def verify_lock(self) -> None:
         """Raise ``FencedError`` if the row of ``StoreLock`` is not ours."""
         self.lock.verify()

@@ -39,6 +39,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
+``Retimed``           polls by it, from the next one on           polls by it, from the next one
 ``YieldTo``           nothing for a while (0: no longer)          a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
@@ -68,6 +69,7 @@ from ftstan.ft.events import (
     ReleasedHeard,
     ReleaseLock,
     Resumed,
+    Retimed,
     SetTimer,
     Started,
     Steal,
@@ -109,6 +111,7 @@ __all__ = [
     "ReleaseLock",
     "ReleasedHeard",
     "Resumed",
+    "Retimed",
     "SetTimer",
     "Standby",
     "Started",
@@ -279,6 +282,9 @@ class Standby:
                 ]
                 self._look_past_fault(now)
                 return actions
+            case Retimed(timing):
+                self._timing = timing
+                self._polls.retime(timing)
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):

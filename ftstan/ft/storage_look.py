@@ -16,8 +16,7 @@ from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import read_state
 from ftstan.ft.health import GroupVerdict, Health
 from ftstan.ft.lock import is_held
-from ftstan.ft.mounts import find_mount
-from ftstan.ft.ownership import read_mountinfo
+from ftstan.ft.mounts import mount_of
 from ftstan.ft.pause import paused_members
 from ftstan.ft.watch import WATCH_NAME, WatchRecord, decode_watch
 
@@ -64,7 +63,7 @@ def look_at(
             hint="give the directory that the servers have as -dir",
         ) from error
     try:
-        is_network = find_mount(read_mountinfo(), os.path.realpath(path)).is_network
+        is_network = mount_of(root, path).is_network
         asking = asking_disk(disk, is_network=is_network)
         state = read_state(asking, root)
         if state.newest is None:

@@ -5,7 +5,9 @@ It detects; it does not carry safety (that is the confirm behind every batch,
 waits for this thread. It publishes since when a probe is running, and the control loop judges that
 (``ft/vital_signs.py``). A probe is, in this order:
 
-1. **confirm**, through a descriptor of its own: an idle owner notices, too;
+1. **confirm**, through the file that has the name ``ft.epoch`` at this moment, opened anew: an idle
+   owner notices, too, and so does one whose file was replaced or removed, which on network storage
+   no read of the open one tells;
 2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a
    file server that took the locks of this host away answers EIO (``docs/compat/nfs-facts.md``),
    while files without locks go on working;
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.base.disk import Disk, Space
-    from ftstan.ft.fencing_check import Confirmer
 
 WATCH_NAME = "ft.watch"
 RECORD_SIZE = 4096
@@ -149,8 +150,8 @@ class Watched(Protocol):
         """
         ...
 
-    def new_confirmer(self) -> Confirmer:
-        """A confirmer of the present activation. Raises ``FencedError``."""
+    def confirm_beside(self) -> None:
+        """Confirm with the epoch file opened by its name. Raises ``FencedError``."""
         ...
 
     def verify_lock(self) -> None:
@@ -184,8 +185,6 @@ class Probe:
         self._server_id = server_id
         self._look = look
         self._locker = locker
-        self._confirmer: Confirmer | None = None
-        self._raises = 0
         self._fd: int | None = None
         self._counter = 0
         self.room: Space | None = None
@@ -228,7 +227,6 @@ class Probe:
 
     def close(self) -> None:
         """Release the descriptors."""
-        self._forget()
         fd = self._fd
         self._fd = None
         if fd is not None:
@@ -243,26 +241,13 @@ class Probe:
         if raises % 2:
             return False
         try:
-            if self._confirmer is None or raises != self._raises:
-                self._forget()
-                self._confirmer = self._owner.new_confirmer()
-                self._raises = raises
-            else:
-                self._confirmer()
+            self._owner.confirm_beside()
         except FencedError:
             if self._owner.raises == raises:
                 raise
             # The successor in the next slot is this server.
-            self._forget()
             return False
         return True
-
-    def _forget(self) -> None:
-        confirmer = self._confirmer
-        self._confirmer = None
-        if confirmer is not None:
-            with contextlib.suppress(OSError):
-                confirmer.close()
 
     def _write(self) -> bool:
         """Write and sync the next record; false if there is no file, since that cannot be judged

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch import Activation
     from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.owned import Owner
+    from ftstan.ft.timing import FtTiming
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
     from ftstan.node.context import Context
@@ -110,7 +111,7 @@ class FtGroup:
         self._operators = operators
         self._owner: Owner = node.owner
         self._rng = node.random_class()
-        self._timing = timing_of(node.options.ft, is_network=self._owner.is_network)
+        self._timing = self._timing_now()
         self._word = word_of(node.options.ft)
         self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
         self._original_ns: int | None = (
@@ -357,6 +358,7 @@ class FtGroup:
             return done, done.result is sb.TryResult.GRANTED and self._finds_pause()
 
         done, paused = await self._node.call(work)
+        self._retime()
         self._tries[done.result] += 1
         if paused:
             self._pause_found()
@@ -378,11 +380,24 @@ class FtGroup:
                 seen, paused = await self._node.call(
                     lambda: (see_store(self._owner), self._finds_pause())
                 )
+                self._retime()
                 if paused:
                     self._pause_found()
                 self._event(seen)
         finally:
             self._reads = False
+
+    def _timing_now(self) -> FtTiming:
+        return timing_of(self._node.options.ft, is_network=self._owner.is_network)
+
+    def _retime(self) -> None:
+        """A look may have followed the path to a share, where each poll of the lock is a request,
+        or away from one.
+        """
+        timing = self._timing_now()
+        if timing != self._timing:
+            self._timing = timing
+            self._event(sb.Retimed(timing))
 
     def _finds_pause(self) -> bool:
         """On the data plane's thread: whether the datastore keeps a pause that was not ended."""
@@ -411,7 +426,7 @@ class FtGroup:
 
     async def _confirm(self) -> None:
         def confirm() -> None:
-            self._owner.confirm()
+            self._owner.confirm_anew()
             self._owner.verify_lock()
 
         try:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, StoreError
-from ftstan.ft.mounts import Mount, find_mount
-from ftstan.ft.ownership import read_mountinfo
+from ftstan.ft.mounts import Mount, mount_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +48,7 @@ class Host:
 def this_host(path: str) -> Host:
     """This host, seen from the directory ``path``.
 
-    Raises ``ConfigError`` if that is no directory.
+    Raises ``ConfigError`` if that is no directory, and ``StoreError`` if it cannot be opened.
     """
     real = os.path.realpath(path)
     if not os.path.isdir(real):
@@ -62,10 +61,20 @@ def this_host(path: str) -> Host:
         uid=os.getuid(),
         gid=os.getgid(),
         boot_id=_text(_BOOT_ID),
-        mount=find_mount(read_mountinfo(), real),
+        mount=_mount(real),
         recover_lost_locks=_text(_RECOVER_LOST_LOCKS),
         space=LocalDisk().space,
     )
+
+
+def _mount(path: str) -> Mount:
+    """Of the directory as it is opened: an automount is made by that."""
+    disk = LocalDisk()
+    root = open_directory(disk, path)
+    try:
+        return mount_of(root, path)
+    finally:
+        disk.close(root)
 
 
 def _user() -> str:

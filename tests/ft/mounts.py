@@ -64,6 +64,28 @@ class Volume:
         self._holder.wait_for(f"step-{self._done}")
 
 
+class LateShare:
+    """A bare directory on which a file system is mounted when the test says so, that is not known
+    to be local and refuses direct I/O.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        _require_root()
+        stage.store.mkdir()
+        words = 'echo bare; read -r _ && mount -t ramfs share "$0" && echo mounted && read -r _'
+        command = ["unshare", "-m", "sh", "-c", f"{{ {words}\n}} >&2", str(stage.store)]
+        self._holder = Child(command, stage.directory / "share.log", piped=True)
+        stage.adopt(self._holder)
+        self._holder.wait_for("bare")
+        self.wrap = ["nsenter", "-t", str(self._holder.pid), "-m", f"--wd={ROOT}"]
+
+    def mount(self) -> None:
+        """Mount it."""
+        self._holder.stdin.write(b"\n")
+        self._holder.stdin.flush()
+        self._holder.wait_for("mounted")
+
+
 class Frozen:
     """A volume that is frozen and thawed by turns."""
 

@@ -13,6 +13,7 @@ import pytest
 from ftstan.ft.lock import LOCK_NAME
 from tests.ft.client import StanClient
 from tests.ft.load import CHANNEL
+from tests.ft.mounts import LateShare
 from tests.processes import STANDING_BY, free_ports, until
 
 if TYPE_CHECKING:
@@ -185,6 +186,26 @@ def test_a_member_that_starts_before_its_nats_server_stands_by_and_serves_when_i
     client = StanClient(nats.port)
     client.connect()
     client.publish(CHANNEL, b"served")
+
+
+def test_a_member_that_starts_before_its_share_is_mounted_asks_past_its_hosts_cache(
+    stage: Stage,
+) -> None:
+    """A share that refuses to be asked like that is served by nobody, as at a start."""
+    share = LateShare(stage)
+    (port,) = free_ports(1)
+    a = stage.member("a", "-ns", f"nats://127.0.0.1:{port}", wrap=share.wrap)
+    a.wait_for(STANDING_BY)
+    until(lambda: a.ft_status == 204, "the standby's page")
+    assert "on ramfs" not in "".join(a.lines())
+    share.mount()
+
+    stage.nats(port=port)
+
+    a.wait_for("nobody has tried a group on the file system ramfs")
+    a.wait_for("ft: this server could not become active: ft.epoch: this file system refuses direct")
+    assert a.ft_status == 204
+    assert list(stage.store.iterdir()) == []
 
 
 def test_a_mount_problem_that_does_not_exist_is_refused_by_name(stage: Stage) -> None:

@@ -107,6 +107,8 @@ class Client:
         """Files whose opens are answered from memory: delegations that were taken away during a
         freeze.
         """
+        self.bare: DirNode | None = None
+        """What every path names on this host while its share is not mounted: a local directory."""
         self.trusts_names = 0.3
         self.stops_between_pages = False
         self.attributes: dict[FileNode, tuple[int, int, int]] = {}
@@ -307,6 +309,14 @@ class ClientDisk(SimDisk):
             folder = self._folder(dirfd)
             self.client.absent[folder][name] = self.volume.now_ns()
             self.client.named[folder].pop(name, None)
+
+    def open_dir(self, path: str) -> int:
+        bare = self.client.bare
+        if bare is None:
+            return super().open_dir(path)
+        with self._lock:
+            self._enter("open_dir", path)
+            return self._handle(bare, os.O_RDONLY)
 
     def open_dir_at(self, dirfd: int, name: str) -> int:
         with self._lock:

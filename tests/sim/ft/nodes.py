@@ -23,6 +23,7 @@ from ftstan.config.options import FT_MIXED_AUTO, FtOptions, ServerOptions, Store
 from ftstan.config.units import SECOND
 from ftstan.ft.access import FileAccess
 from ftstan.ft.lock import StoreLock
+from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import Probe, Watch
 from ftstan.node import node
@@ -39,7 +40,9 @@ from tests.sim.runtime import Fiber, MachineClock, SimLoop
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from ftstan.base.disk import Disk
     from ftstan.ft.epoch import Activation
+    from ftstan.ft.mounts import Mount
     from ftstan.nats.link import Link
     from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.node.pipeline import Serving
@@ -74,19 +77,21 @@ class SimOwner(StoreOwner):
     """The real owner, whose steps the ledger sees."""
 
     def __init__(self, process: Node, context: StoreContext) -> None:
-        super().__init__(
-            context.disk,
-            ROOT,
-            server_id=context.server_id,
-            clock=context.clock,
-            in_group=True,
-            mountinfo=_MOUNTS[process.group.network],
-        )
         self._process = process
+        super().__init__(
+            context.disk, ROOT, server_id=context.server_id, clock=context.clock, in_group=True
+        )
         disk = process.disk
         self._lock = StoreLock(disk, self.root, ROOT, SimLocker(process.group.locks, disk))
-        if isinstance(disk, ClientDisk):
-            self._asking_disk = disk.direct()
+
+    def _mount_of(self, root: int) -> Mount:
+        disk = self._process.disk
+        is_share = isinstance(disk, ClientDisk) and disk._get(root).node is not disk.client.bare
+        return find_mount(_MOUNTS[is_share], ROOT)
+
+    def _asking(self, *, is_network: bool) -> Disk:
+        disk = self._process.disk
+        return disk.direct() if is_network and isinstance(disk, ClientDisk) else disk
 
     def _install(self, activation: Activation) -> None:
         super()._install(activation)

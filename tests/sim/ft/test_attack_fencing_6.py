@@ -41,8 +41,8 @@ class Watched:
             locker=SimLocker(locks, disk),
         )
 
-    def new_confirmer(self) -> Confirmer:
-        return Confirmer(self.disk, self.root, self._owner.activation)
+    def confirm_beside(self) -> None:
+        Confirmer(self.disk, self.root, self._owner.activation).close()
 
     def verify_lock(self) -> None:
         """Nothing is done to the lock here."""

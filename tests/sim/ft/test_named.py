@@ -23,7 +23,9 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.epoch_records import SLOT_SIZE
+from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
+from ftstan.ft.subjects import heartbeat_subject
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import SliceLog
 from ftstan.stores.interface import SubState
@@ -35,11 +37,13 @@ from tests.sim.ft.gopeer import append, find_end, interlude
 from tests.sim.ft.group import Group, Shape, numbers_of
 from tests.sim.ft.hosts import Client as Host
 from tests.sim.ft.hosts import ClientDisk, put
+from tests.sim.ft.nodes import CLUSTER
 from tests.sim.ft.shapes import LIMITS, LOCAL, MIXED, NETWORK, SMALL_SLICES
 from tests.sim.history import STORE
 from tests.sim.model import UNLIMITED, Violation, read_all
+from tests.sim.nats import Packet
 from tests.sim.variants import SMALL, TIGHT
-from tests.sim.volume import DirNode, FileNode
+from tests.sim.volume import DirNode, FileNode, Meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -253,6 +257,93 @@ def test_while_the_lock_service_grants_to_everybody_one_member_is_confirmed_at_a
         assert group.met["two lock holders"] > 1
         assert group.met["refused confirms"] > 1
         assert sum(1 for node in group.nodes if node.epoch == group.ledger.top) == 1
+
+
+# ---- the directory, and the epoch file in it
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_started_before_its_share_was_mounted_is_fenced_at_the_file_server() -> None:
+    with group_of(NETWORK) as group:
+        first = group.serve()
+        member = next(node.member for node in group.nodes if node is not first)
+        host = group._hosts[member]
+        meta = Meta(0o755)
+        host.bare = DirNode(group.volume.new_ino(), meta, meta)
+        former = group.nodes[member]
+        former.kill()
+        group._bury(former)
+        assert move(group, lambda: group.nodes[member] is not former)
+        late = group.nodes[member]
+        assert move(group, lambda: late.is_misled)
+        owner = late.product.owner
+        driver = late.product.group
+        assert owner is not None
+        assert driver is not None
+        assert (owner.is_network, driver._timing.poll_interval) == (False, 0.05)
+        assert host.bare.entries == {}
+        # "Mount it; it goes on by itself" (docs/operate.md).
+        host.bare = None
+        assert move(group, lambda: not late.is_misled)
+        assert (owner.is_network, driver._timing.poll_interval) == (True, 0.5)
+        first.kill()
+        group._bury(first)
+        only(group, late)
+        assert move(group, lambda: late.serving, late)
+        pause(group, late, calls("fdatasync"))
+        group._start_at.clear()
+        for node in group.nodes:
+            node.paused = node is late
+        take_over(group, late)
+        # Every confirm is judged by the ledger (``SimOwner.confirm``).
+        assert wake_up(group, late) in GIVEN_UP
+
+
+def replace_epochs(group: Group, data: bytes) -> None:
+    """Another host renames a copy of the epoch file into place: rsync, or a restore."""
+    disk = SimDisk(group.volume, group.met)
+    root = disk.open_dir("/")
+    fd = disk.open(root, "copy", os.O_RDWR | os.O_CREAT)
+    disk.pwrite(fd, data, 0)
+    disk.fsync(fd)
+    disk.rename(root, "copy", EPOCH_NAME)
+    disk.kill()
+    group.lock_harmed = True
+
+
+@pytest.mark.parametrize("shape", [LOCAL, NETWORK], ids=["local", "network"])
+def test_an_owner_whose_epoch_file_was_replaced_ends_before_anybody_takes_a_number_from_the_copy(
+    shape: Shape,
+) -> None:
+    with group_of(shape) as group:
+        owner = group.serve()
+        replace_epochs(group, bytes(file(group, EPOCH_NAME).data))
+        # One probe interval, and what a probe takes.
+        before = group.clock.mono()
+        assert move(group, lambda: bool(owner.ended), owner)
+        assert (owner.ended, group.ledger.top) == ("fenced", owner.epoch)
+        assert group.clock.mono() - before < 2.0
+        assert "removed or replaced" in owner.why
+
+
+def test_a_heartbeat_with_a_higher_epoch_makes_an_owner_open_its_epoch_file_anew() -> None:
+    with group_of(NETWORK) as group:
+        owner = group.serve()
+        watch = owner.product.protection._watch
+        assert watch is not None
+        watch.stop(0.0)
+        assert move(group, lambda: watch._probe._fd is None, owner)  # type: ignore[attr-defined]
+        replace_epochs(group, bytes(file(group, EPOCH_NAME).data))
+        assert not move(group, lambda: bool(owner.ended), owner, steps=20)
+        record = owner.product.owner
+        assert record is not None
+        assert record.present is not None
+        beat = Heartbeat("SUCCESSOR", 1, owner.epoch + 1, record.present.store_id)
+        packet = Packet(heartbeat_subject(CLUSTER, "group"), "", encode_heartbeat(beat))
+        group.hub.publish(group.hub.connect(None, lambda *_: None), packet)
+        assert move(group, lambda: bool(owner.ended), owner)
+        assert owner.ended == "fenced"
+        assert "removed or replaced" in owner.why
 
 
 # ---- a paused owner

@@ -12,11 +12,12 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import ConfigError, StoreError
 from ftstan.config.options import FtOptions, MountRisk, ServerOptions
-from ftstan.ft import access
+from ftstan.ft import access, mounts
 from ftstan.ft.access import FileAccess
 from ftstan.ft.mountcheck import check_mount, examine
 from ftstan.ft.mounts import find_mount
 from ftstan.stores.interface import StoreContext
+from tests.mounted import number_of_mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,8 +193,10 @@ def context(path: Path, **changes: object) -> StoreContext:
 class TestAtTheStartOfAServer:
     @pytest.fixture(autouse=True)
     def _mounted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        line = NFS42.replace("/data", os.path.realpath(tmp_path)).replace("hard", "soft")
-        monkeypatch.setattr(access, "read_mountinfo", lambda: f"{ROOT}\n{line}\n")
+        # The mount of the test's directory is one of NFS.
+        ident = number_of_mount(tmp_path)
+        line = NFS42.replace("312 ", f"{ident} ", 1).replace("hard", "soft")
+        monkeypatch.setattr(mounts, "read_mountinfo", lambda: f"{ROOT}\n{line}\n")
         self.parameter = tmp_path / "recover_lost_locks"
         monkeypatch.setattr(access, "_RECOVER_LOST_LOCKS", str(self.parameter))
 

@@ -72,7 +72,7 @@ def test_an_owner_that_was_refused_a_higher_epoch_confirms_nothing_any_more() ->
     with pytest.raises(FencedError):
         group.owner.confirm()
     with pytest.raises(FencedError):
-        group.owner.new_confirmer()
+        group.owner.confirm_beside()
     taker.confirm()
 
 

@@ -30,6 +30,7 @@ from ftstan.ft.standby import (
     ReleasedHeard,
     ReleaseLock,
     Resumed,
+    Retimed,
     SetTimer,
     Standby,
     Started,
@@ -232,6 +233,17 @@ def test_the_lock_is_polled_while_standing_by_without_notices() -> None:
         assert node.phase() is Phase.LISTENING
         assert node.on(BUSY) == []
     assert 0.04 <= min(polls) < 0.05 < max(polls) <= 0.06
+
+
+def test_the_lock_of_a_share_that_was_mounted_since_is_polled_as_one() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(Retimed(FtTiming(poll_interval=0.5)))
+    # The one that was planned before still comes.
+    assert node.wait() == [TryLock()]
+    node.on(BUSY)
+    assert node.timer is not None
+    assert 0.4 <= node.timer - node.now <= 0.6
 
 
 def test_a_dead_owner_is_replaced_at_the_next_poll_long_before_suspicion() -> None:

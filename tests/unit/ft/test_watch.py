@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from portalocker.types import FileArgument
 
     from ftstan.ft.epoch_records import EpochRecord
-    from ftstan.ft.fencing_check import Confirmer
 
 EXCLUSIVE = LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING
 LOCAL = "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n"
@@ -187,8 +186,8 @@ def test_while_the_owner_raises_its_own_epoch_nothing_is_judged(node: Node) -> N
         identity = node.owner.identity
         raises = 0
 
-        def new_confirmer(self) -> Confirmer:
-            return node.owner.new_confirmer()
+        def confirm_beside(self) -> None:
+            node.owner.confirm_beside()
 
         def verify_lock(self) -> None:
             node.owner.verify_lock()
@@ -234,24 +233,14 @@ class Locker(BaseLocker):
         """Nothing was taken."""
 
 
-class Yes:
-    """A confirmer that never minds."""
-
-    def __call__(self) -> None:
-        """Still ours."""
-
-    def close(self) -> None:
-        """Nothing was opened."""
-
-
 class Steady:
     """An owner whose store is its own."""
 
     identity = (7, b"nonce")
     raises = 0
 
-    def new_confirmer(self) -> Confirmer:
-        return Yes()  # type: ignore[return-value]
+    def confirm_beside(self) -> None:
+        """Still ours."""
 
     def verify_lock(self) -> None:
         """Still there."""
