@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,18 @@ class Together(LoadGroupScheduling):  # type: ignore[misc]  # xdist is not typed
         return next(
             (group for place, group in _TOGETHER.items() if nodeid.startswith(place)), nodeid
         )
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        """Note that a test is over, and forget its group when that is.
+
+        xdist looks at all that a worker was ever given whenever a test is over.
+        """
+        super().mark_test_complete(node, item_index, duration)
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
 
 
 @pytest.hookimpl(optionalhook=True)
