@@ -99,6 +99,14 @@ class Disk(Protocol):
         """Read at most ``size`` bytes at ``offset``; shorter only at the end of the file."""
         ...
 
+    def next_data(self, fd: int, offset: int) -> int:
+        """The first place from ``offset`` on where the file may have other bytes than zeros; its
+        end if it has none.
+
+        ``offset`` itself where the file system cannot say.
+        """
+        ...
+
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of ``data`` at ``offset`` or raise (a short write is continued; its error is
         raised).
@@ -205,6 +213,17 @@ class LocalDisk:
             data += more
         return data
 
+    def next_data(self, fd: int, offset: int) -> int:
+        """``lseek(2)`` with ``SEEK_DATA``."""
+        try:
+            return os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return max(os.fstat(fd).st_size, offset)
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return offset
+            raise
+
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write everything or raise."""
         done = os.pwrite(fd, data, offset)
@@ -294,7 +313,8 @@ def _timed(name: str) -> Callable[..., Any]:
 
 # All that asks storage; what stands in ``LocalDisk`` says what each takes and returns.
 for _name in (
-    *("open_dir", "open_dir_at", "mkdir", "rmdir", "listdir", "open", "close", "pread", "pwrite"),
+    *("open_dir", "open_dir_at", "mkdir", "rmdir", "listdir", "open", "close", "pread", "next_data"),
+    "pwrite",
     *("fdatasync", "fsync", "ftruncate", "fchmod", "fchown", "fstat", "nlink", "stat", "space"),
     *("link", "rename", "unlink"),
 ):

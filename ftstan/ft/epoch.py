@@ -60,6 +60,9 @@ SLICES_PER_EPOCH = 4096
 """An activation numbers its slices from ``slice_base + 1`` to ``slice_base + SLICES_PER_EPOCH``."""
 
 _READ_SLOTS = 64
+#: A million activations: a file of more bytes is looked at slot by slot for longer than a start may
+#: last.
+_MOST_BYTES = 4 << 30
 _MOST_AHEAD = 4096
 """Claims so far above the highest slot are believed: each was a start that died before its
 record.
@@ -690,7 +693,15 @@ def _scan_path(disk: Disk, root_fd: int) -> _Slots:
 
 
 def _scan(disk: Disk, fd: int) -> _Slots:
-    end = -(-disk.fstat(fd).size // SLOT_SIZE)
+    size = disk.fstat(fd).size
+    if size > _MOST_BYTES:
+        raise OSError(
+            errno.EFBIG,
+            f"it has {size} bytes, more than servers make it have: the storage has damaged it; cut "
+            "the zeros at its end, or restore the datastore",
+            EPOCH_NAME,
+        )
+    end = -(-size // SLOT_SIZE)
     # The size may be what this host remembers; what lies behind it is asked from storage.
     while disk.pread(fd, SLOT_SIZE, end * SLOT_SIZE):
         end += 1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from ftstan.stores.file.files import Files
 from ftstan.stores.file.inode_watch import Places
 from ftstan.stores.file.regular import open_file
+from ftstan.stores.file.stretch import LONG_RUN, Stretch, read_stretch
 
 if TYPE_CHECKING:
     from ftstan.base.clock import Clock
@@ -184,16 +185,23 @@ class FileEnv:
 
         ``OSError`` passes through.
         """
-        data = self.fresh.pread(fd, max(self.fresh.fstat(fd).size - offset, 0), offset)
+        return self.stretch(fd, offset).data
+
+    def stretch(self, fd: int, offset: int) -> Stretch:
+        """The same, with what is to be known of a file that has grown by zeros."""
+        size = max(self.fresh.fstat(fd).size - offset, 0)
+        if size > LONG_RUN:
+            return read_stretch(self.fresh, fd, offset)
+        data = self.fresh.pread(fd, size, offset)
         if not self.is_remembered:
-            return data
+            return Stretch(data, offset + len(data))
         parts = [data]
         at = offset + len(data)
         # The size may be what this host remembers; what lies behind it is asked from storage.
         while more := self.fresh.pread(fd, _CHUNK, at):
             parts.append(more)
             at += len(more)
-        return b"".join(parts)
+        return Stretch(b"".join(parts), at)
 
     def size(self, fd: int) -> int:
         """Bytes of a file opened through ``fresh``, as storage has it.

@@ -24,6 +24,7 @@ from ftstan.stores.file.env import is_full
 from ftstan.stores.file.log import records
 from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.state.confirmed import epoch_of
+from ftstan.stores.file.stretch import is_blank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +186,7 @@ def keep(env: FileEnv, dirfd: int, name: str, bad: Bad) -> str | None:
 
     ``None``, which is said: there is no copy, and the file must stay as it is. Raises ``OSError``.
     """
-    if not any(bad.rest):
+    if is_blank(bad.rest):
         return ""
     saved = f"{SAVED}{epoch_of(env)}.{name}.{bad.offset}"
     try:

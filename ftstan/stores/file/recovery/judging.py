@@ -28,6 +28,7 @@ from ftstan.stores.file.recovery import damage
 from ftstan.stores.file.recovery.leftovers import is_leftover, remove_leftover
 from ftstan.stores.file.recovery.measure import Found, Measured, bad_of, bytes_of, dense, entries_of
 from ftstan.stores.file.regular import open_file
+from ftstan.stores.file.stretch import is_blank
 
 if TYPE_CHECKING:
     from ftstan.stores.file.log.slices import SliceLog
@@ -411,7 +412,7 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None
 
 
 def _report_cut(env: FileEnv, f: Found, bad: Bad) -> None:
-    if f.why == "zeros" or not any(bad.rest):
+    if f.why == "zeros" or is_blank(bad.rest):
         log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
     else:
         damage.report(env, bad, cut=True)

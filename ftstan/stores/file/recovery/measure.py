@@ -21,6 +21,7 @@ from ftstan.stores.file.regular import DIRECTORY, IrregularError, open_file
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
 from ftstan.stores.file.state.statefile import check_version
+from ftstan.stores.file.stretch import GrownError
 
 if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
@@ -30,6 +31,7 @@ _DAT = re.compile(r"msgs\.([+-]?[0-9]+)\.dat\Z", re.ASCII)
 _IDX = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.idx\Z", re.ASCII)
 _ENTRY = records.INDEX_SIZE
 _MAX_NUMBER = 1 << 63
+_ZEROS = 4096
 
 
 @dataclass(slots=True)
@@ -216,15 +218,21 @@ def _without_data(env: FileEnv, dirfd: int, number: int, m: Measured, words: str
 
 
 def read_entries(env: FileEnv, dirfd: int, name: str) -> bytes:
-    """The entries of an index file; nothing if it is absent or its version is not ours."""
+    """The entries of an index file; nothing if it is absent or its version is not ours.
+
+    Raises ``IrregularError`` and ``OSError``.
+    """
     try:
         fd = open_file(env.fresh, dirfd, name)
     except FileNotFoundError:
         return b""
     try:
-        data = env.read_on(fd, 0)
+        found = env.stretch(fd, 0)
     finally:
         env.fresh.close(fd)
+    if found.resumes:
+        raise GrownError(found.words, name)
+    data = found.data
     return b"" if check_version(data[: records.VERSION_SIZE]) else data[records.VERSION_SIZE :]
 
 
@@ -280,10 +288,13 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
             trusted = False
         if not trusted:
             proven = records.scan_index(b"", env.crc)
-        data = env.read_on(fd, proven.end)
+        found = env.stretch(fd, proven.end)
     finally:
         disk.close(fd)
-    size = proven.end + len(data) if trusted or data else len(version)
+    data = found.data
+    if found.resumes:
+        m.problems.append((file, found.words))
+    size = found.end if trusted or data else len(version)
     scattered = False
     if foreign or goes_on:
         behind = index[proven.count * _ENTRY :]
@@ -296,7 +307,8 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         )
     if not trusted and len(tail) and claimed and tail.first != named_first:
         claimed = 0
-    rest = data[used:] if why else b""
+    # Of zeros alone a page says as much as all of them.
+    rest = data[used : used + _ZEROS if why == "zeros" else None] if why else b""
     return Found(
         *(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered),
         is_index_whole=is_index_whole,

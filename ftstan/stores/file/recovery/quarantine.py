@@ -112,7 +112,7 @@ def _readable(env: FileEnv, slog: SliceLog, f: Found, channel: bytes) -> bytes:
     at = f.bad_at
     while rest:
         pos = records.next_record(rest, 0, channel, last, env.crc)
-        lost = len(rest) if pos < 0 else pos
+        lost = f.size - at if pos < 0 else pos
         if lost:
             log.error(
                 f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be "

@@ -12,6 +12,7 @@ Layout: ``docs/compat/filestore.md`` (side files).
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.state_recovery import read_subs
 from ftstan.stores.file.state.statefile import read_file, replace_file
+from ftstan.stores.file.stretch import GrownError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -216,7 +218,11 @@ def load(env: FileEnv) -> Checkpoint:
 
     ``OSError`` passes through.
     """
-    data = None if NAME in env.occupied else read_file(env, env.root, NAME)
+    data = None
+    if NAME not in env.occupied:
+        # One that has grown has another checksum, whatever stands in it.
+        with contextlib.suppress(GrownError):
+            data = read_file(env, env.root, NAME)
     start = len(_MAGIC) + _HEAD.size
     if data is None or len(data) < start or not data.startswith(_MAGIC):
         return Checkpoint()

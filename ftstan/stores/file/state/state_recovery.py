@@ -25,6 +25,7 @@ from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.state import state_records, subreplay
 from ftstan.stores.file.state.confirmed import epoch_of
 from ftstan.stores.file.state.statefile import Seen, check_version, look_at, read_file, replace_file
+from ftstan.stores.file.stretch import is_blank
 
 if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
@@ -278,10 +279,10 @@ def _cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
     Without space the file is left as it is: this activation replaces it before it writes to it, all
     the same.
     """
-    if any(bad.rest):
-        damage.report(env, bad, cut=True)
-    else:
+    if is_blank(bad.rest):
         log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
+    else:
+        damage.report(env, bad, cut=True)
     saved = damage.keep(env, dirfd, name, bad)
     if saved is None:
         return

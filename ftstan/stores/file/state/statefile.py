@@ -21,6 +21,7 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import store_error
 from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.retry_backoff import RetryBackoff
+from ftstan.stores.file.stretch import GrownError, read_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -354,19 +355,18 @@ def read_file(env: FileEnv, dirfd: int, name: str, seen: Seen | None = None) -> 
 def read_whole(disk: Disk, dirfd: int, name: str, seen: Seen | None = None) -> bytes | None:
     """The whole file, or ``None`` if it is absent.
 
-    Of the one that was ``seen`` what it held then.
+    Of the one that was ``seen`` what it held then. Raises ``GrownError`` for one with data behind
+    more zeros than any record holds; at its end they are left out. ``OSError`` passes through.
     """
     try:
         fd = open_file(disk, dirfd, name)
     except FileNotFoundError:
         return None
     try:
-        parts = []
-        offset = 0
-        while chunk := disk.pread(fd, 8 << 20, offset):
-            parts.append(chunk)
-            offset += len(chunk)
-        data = b"".join(parts)
+        found = read_stretch(disk, fd, 0)
+        if found.resumes:
+            raise GrownError(found.words, name)
+        data = found.data
         return data if seen is None or disk.fstat(fd).ino != seen.ino else data[: seen.size]
     finally:
         disk.close(fd)

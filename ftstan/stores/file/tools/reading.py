@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from ftstan.stores.file.log import purge_mark, records
@@ -23,6 +23,7 @@ from ftstan.stores.file.state.checkpoint import is_bound
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.confirmed import read_confirmed
 from ftstan.stores.file.state.statefile import check_version, read_whole
+from ftstan.stores.file.stretch import read_stretch
 from ftstan.stores.file.tools.statereading import (
     SUB_KINDS,
     Bad,
@@ -372,7 +373,12 @@ class ChannelFiles:
                 index = index[:-_ENTRY]
         at = _end_of(index) if index else _VERSION
         if reach > at:
-            index += self._salvage(s, source.disk.pread(fd, reach - at, at), at, scan.last)
+            found = read_stretch(source.disk, fd, at, to=reach)
+            index += self._salvage(s, found.data, at, scan.last)
+            if s.bad and s.bad[-1].end == at + len(found.data) < reach:
+                # The zeros behind that are not read, and are no records either.
+                s.bad[-1] = replace(s.bad[-1], end=reach)
+            s.refused = found.words if found.resumes else ""
         s.located = len(index) // _ENTRY
         if index:
             s.all_first = records.entry(index, 0)[0]

@@ -19,6 +19,7 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.log.exact import put_file
 from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.regular import open_file
+from ftstan.stores.file.stretch import is_blank
 from ftstan.stores.file.state import confirmed
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.state.statefile import replace_file
@@ -319,10 +320,13 @@ class Repair:
         try:
             target = self._disk.open(aside, name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
-                offset = 0
+                offset = self._disk.next_data(source, 0)
                 while data := self._disk.pread(source, _COPY, offset):
-                    self._disk.pwrite(target, data, offset)
-                    offset += len(data)
+                    # A file that has grown by zeros has no room in full beside itself.
+                    if not is_blank(data):
+                        self._disk.pwrite(target, data, offset)
+                    offset = self._disk.next_data(source, offset + len(data))
+                self._disk.ftruncate(target, offset)
                 self._disk.fsync(target)
             finally:
                 self._disk.close(target)
