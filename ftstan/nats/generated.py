@@ -234,14 +234,28 @@ def _authorization(options: NatsServerOptions) -> dict[str, object]:
         section["token"] = options.token
     elif options.user or options.password:
         section |= {"user": options.user, "password": options.password}
-    if options.jetstream is not None and options.jetstream.password and not has_users(options):
-        if _is_open(options):
-            section["users"] = [{"user": _ANYONE, "password": _derived(options.jetstream.password)}]
-        elif "user" in section:
-            # Beside the user of the log a login must be one of several.
-            login = {key: section.pop(key) for key in ("user", "password") if key in section}
-            section["users"] = [login]
+    has_log = options.jetstream is not None and bool(options.jetstream.password)
+    if has_users(options):
+        return section
+    if options.jetstream is not None and has_log and _is_open(options):
+        section["users"] = [{"user": _ANYONE, "password": _derived(options.jetstream.password)}]
+    elif section.get("user") and (has_log or _may_stand_in_users(options)):
+        # Beside the user of the log a login must be one of several. And a login that stands by
+        # itself makes nats-server end every connection at each reload, an unchanged one, too; one
+        # of several it compares with what it had.
+        login = {key: section.pop(key) for key in ("user", "password") if key in section}
+        # They hold for several users only.
+        section.pop("default_permissions", None)
+        section["users"] = [login]
     return section
+
+
+def _may_stand_in_users(options: NatsServerOptions) -> bool:
+    """Whether nothing is configured that nats-server refuses beside a single login and takes beside
+    several.
+    """
+    parts = [options.settings, _map(options, "websocket"), _map(options, "mqtt")]
+    return not _map(options, "accounts") and not any(part.get("no_auth_user") for part in parts)
 
 
 def _tls(tls: ServerTlsOptions) -> dict[str, object]:
