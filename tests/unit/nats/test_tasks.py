@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[3] / "ftstan"
 #: Rooms whose programs are no servers.
-OTHERS = ("cli", "client", "drill", "load", "spark")
+OTHERS = ("bridge", "cli", "client", "drill", "load", "spark")
 
 
 def test_a_task_that_loses_the_first_cancellation_is_asked_again() -> None:
