@@ -42,7 +42,7 @@ class Owner(FakeStan):
     ``loses``: so many subscribe requests vanish, as if a killed owner had them in its socket.
     ``keeps``: so many are carried out and not answered. ``holds``: requests wait in ``held``.
     ``by_inbox``: whether a subscription can be closed by its message inbox. ``down``: channels of
-    a partition that nobody serves.
+    a partition that nobody serves. ``goes``: nothing gets through behind a request that is kept.
     """
 
     def __init__(self, nats: FakeNats) -> None:
@@ -50,6 +50,7 @@ class Owner(FakeStan):
         self.keeps = 0
         self.holds = False
         self.by_inbox = True
+        self.goes = False
         self.down: set[bytes] = set()
         self.held: list[Operation] = []
         self.live: dict[str, messages.SubscriptionRequest] = {}
@@ -79,6 +80,7 @@ class Owner(FakeStan):
         reply = operation.reply
         if self.keeps:
             self.keeps -= 1
+            self.nats.silent = self.goes
             operation.reply = "nowhere"
         super()._on_subscribe(operation)
         operation.reply = reply
@@ -224,6 +226,7 @@ async def away(server: Owner, seconds: float) -> None:
     await until(lambda: server.live, "it to be stored")
     await server.nats.close()
     await asyncio.sleep(seconds)
+    server.nats.silent = False
     await server.nats.open()
 
 
@@ -233,9 +236,10 @@ async def test_what_was_stored_when_nats_went_away_for_long_is_closed_when_it_is
     kind: dict[str, str],
 ) -> None:
     server = await owner()
-    client = await connected(server, request_timeout=1.0)
+    client = await connected(server, request_timeout=3.0)
     server.keeps = 1
-    leaving = asyncio.create_task(away(server, 2))
+    server.goes = True
+    leaving = asyncio.create_task(away(server, 4))
     with pytest.raises(RequestTimeoutError):
         await client.subscribe("foo", **kind)  # type: ignore[arg-type]
     await leaving
@@ -252,7 +256,7 @@ async def test_what_was_stored_when_nats_went_away_for_long_is_closed_when_it_is
 @on_a_loop
 async def test_nothing_is_asked_of_a_channel_before_what_was_asked_for_is_taken_back() -> None:
     server = await owner()
-    client = await connected(server, request_timeout=1.0)
+    client = await connected(server, request_timeout=2.0)
     server.down.add(b"foo")
     with pytest.raises(RequestTimeoutError, match="no answer to a subscribe to foo"):
         await client.subscribe("foo", durable="audit")
@@ -283,6 +287,7 @@ async def test_a_session_that_is_made_again_goes_on_although_it_lost_the_answer_
     client = await connected(server, request_timeout=1.0, ping_interval=1, on_error=on_error)
     subscription = await client.subscribe("foo", start=Start.first(), **kind)  # type: ignore[arg-type]
     server.keeps = 1
+    server.goes = True
     server.ping_error = "client has been replaced or is no longer registered"
     await until(lambda: len(server.of("connect")) == 2, "the next session")
     server.ping_error = ""

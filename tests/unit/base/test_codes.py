@@ -81,7 +81,6 @@ ELSEWHERE = {
         "Error sending reply to partitioning request: ..",
         "Error processing partitioning request: ..",
     ),
-    ("node/pipeline.py", "..: .."): ('publishes to channel ".." fail', "connections fail"),
     ("node/protection.py", "<step>"): (
         "the clock of this host was set .. s ahead",
         "the clock of this host was set back by .. s: ..",
@@ -133,8 +132,6 @@ COMPOSED = {
     1205: ("ft: ..: ", "datastore .. on .. mounted at .."),
     3207: ("channel ..: ..", "the channel takes nothing new: its files name .. .."),
     4017: ('".." in the datastore is .., where a server keeps a file',),
-    4101: ('publishes to channel ".." fail',),
-    4102: ("connections fail",),
     4107: (
         'channel "..": .. cannot be written: ..',
         "..; readers of the live store stop where it says",

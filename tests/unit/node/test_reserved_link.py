@@ -364,7 +364,7 @@ def test_a_buffer_that_is_full_goes_on_reading_and_keeps_the_link(
     buffer.turn(readable=True)
     assert buffer.timeout() < 1
     assert buffer.leave_link()._asked == 0
-    # The last one came when it kept nothing any more.
+    # The one behind the limit, too.
     assert buffer.give_up("for a test") == 4
     assert link.connected
 
