@@ -191,3 +191,18 @@ def test_what_may_be_a_record_is_read_and_long_runs_are_not_kept(
                 assert whole[10:].startswith(found.data)
                 assert len(whole) - (1 << 16) < found.resumes <= len(whole)
                 assert not holes or disk.read < 1 << 21
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        (b"", "unsupported file version: 0"),
+        (b"\1\0\0\0\5\0\0\0crc!ident", "incorrect file size, expected 17 bytes"),
+    ],
+)
+def test_a_grown_server_file_is_named(tmp_path: Path, before: bytes, why: str) -> None:
+    store_at(tmp_path, stop=True)
+    (tmp_path / "server.dat").write_bytes(before)
+    grow(tmp_path / "server.dat")
+    with pytest.raises(RecoveryError, match=rf'server file "\S*server\.dat": {why}'):
+        start(tmp_path, 2)
