@@ -313,7 +313,17 @@ def _timed(name: str) -> Callable[..., Any]:
 
 # All that asks storage; what stands in ``LocalDisk`` says what each takes and returns.
 for _name in (
-    *("open_dir", "open_dir_at", "mkdir", "rmdir", "listdir", "open", "close", "pread", "next_data"),
+    *(
+        "open_dir",
+        "open_dir_at",
+        "mkdir",
+        "rmdir",
+        "listdir",
+        "open",
+        "close",
+        "pread",
+        "next_data",
+    ),
     "pwrite",
     *("fdatasync", "fsync", "ftruncate", "fchmod", "fchown", "fstat", "nlink", "stat", "space"),
     *("link", "rename", "unlink"),

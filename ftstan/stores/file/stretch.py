@@ -61,7 +61,7 @@ def read_stretch(disk: Disk, fd: int, offset: int, *, to: int | None = None) -> 
     run = 0
     size = disk.fstat(fd).size
     while True:
-        if LONG_RUN < size - at and (there := min(disk.next_data(fd, at), to or size)) > at:
+        if size - at > LONG_RUN and (there := min(disk.next_data(fd, at), to or size)) > at:
             kept = min(there - at, max(LONG_RUN - run, 0))
             parts.append(bytes(kept))
             run += there - at

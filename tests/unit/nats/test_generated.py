@@ -42,12 +42,13 @@ def test_a_single_login_stands_as_one_of_several_where_nats_server_takes_the_sam
     options = NatsServerOptions("c", user="u", password="p", settings=limits)
     wanted = 'authorization: { timeout: 3, users: [{ user: "u", password: "p" } ] }'
     assert wanted in text_of(options)
-    for refused in (
+    settings: list[dict[str, Any]] = [
         {"accounts": {"A": {}}},
         {"no_auth_user": "u"},
         {"websocket": {"port": 1, "no_auth_user": "u"}},
         {"mqtt": {"port": 1, "no_auth_user": "u"}},
-    ):
+    ]
+    for refused in settings:
         options = NatsServerOptions("c", user="u", password="p", settings=refused)
         assert 'authorization: { user: "u", password: "p" }' in text_of(options)
 

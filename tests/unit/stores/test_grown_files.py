@@ -1,4 +1,4 @@
-"""Files that have grown by zeros: no start reads them in full, and no channel but theirs suffers."""
+"""Files that have grown by zeros: no start reads all of them, and no other channel suffers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_data_behind_zeros_in_clients_dat_refuse_the_start_by_name(tmp_path: Pat
 
 
 def test_a_grown_epoch_file_is_named_with_its_cure(tmp_path: Path) -> None:
-    serve(tmp_path, foo=[b"a"])
+    serve(tmp_path).stop()
     grow(tmp_path / epoch.EPOCH_NAME)
     root = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -152,7 +152,7 @@ def test_verify_and_repair_end_and_say_the_same(
     put(path, b"\x10\0\0\0somebody's", HUGE // 2)
     assert main(["store", "verify", str(root)]) == 1
     assert f"data stand at offset {HUGE // 2} behind more zeros" in capfd.readouterr().out
-    assert main(["store", "repair", str(root), "--yes", "--aside", str(tmp_path / "aside")]) == 0
+    assert main(["store", "repair", str(root), "--aside", str(tmp_path / "aside")]) == 0
     aside = tmp_path / "aside" / "foo" / "msgs.1.dat"
     assert aside.stat().st_size == HUGE
     assert aside.stat().st_blocks < 1 << 20
@@ -191,3 +191,18 @@ def test_what_may_be_a_record_is_read_and_long_runs_are_not_kept(
                 assert whole[10:].startswith(found.data)
                 assert len(whole) - (1 << 16) < found.resumes <= len(whole)
                 assert not holes or disk.read < 1 << 21
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        (b"", "unsupported file version: 0"),
+        (b"\1\0\0\0\5\0\0\0crc!ident", "incorrect file size, expected 17 bytes"),
+    ],
+)
+def test_a_grown_server_file_is_named(tmp_path: Path, before: bytes, why: str) -> None:
+    store_at(tmp_path, stop=True)
+    (tmp_path / "server.dat").write_bytes(before)
+    grow(tmp_path / "server.dat")
+    with pytest.raises(RecoveryError, match=rf'server file "\S*server\.dat": {why}'):
+        start(tmp_path, 2)

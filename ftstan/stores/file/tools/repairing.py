@@ -19,10 +19,10 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.log.exact import put_file
 from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.regular import open_file
-from ftstan.stores.file.stretch import is_blank
 from ftstan.stores.file.state import confirmed
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.state.statefile import replace_file
+from ftstan.stores.file.stretch import is_blank
 from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, channel_names
 from ftstan.stores.file.tools.statereading import Typed, read_clients
 from ftstan.stores.file.tools.verifying import (
