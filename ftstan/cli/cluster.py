@@ -10,21 +10,20 @@ nobody leads, 3 it could not be asked or carried out.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import Request, Verb
-from ftstan.base.errors import FtstanError, NatsError, RefusedError
+from ftstan.base.errors import NatsError, RefusedError
 from ftstan.base.states import ClusterRole
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import BUSY_S, Asked, UnservedError, claimed
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
 from ftstan.cli.terminal import Styled, complain, print_json, print_table, say, say_styled
-from ftstan.cli.words.servers import EXIT_CANNOT_ASK, EXIT_DONE, EXIT_REFUSED, EXIT_UNSERVED
+from ftstan.cli.watching import shown
+from ftstan.cli.words.servers import EXIT_DONE, EXIT_REFUSED, EXIT_UNSERVED
 from ftstan.cluster import health
 from ftstan.cluster.health import find_leader, find_successor, judge
 from ftstan.ft.health import Health
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from ftstan.ft.ownership import StoreOwner
 
 _LOOK_EVERY_S = 0.1
-_CLEAR = "\x1b[H\x1b[2J"
 _COLOURS = {
     Health.HEALTHY: "bold green",
     Health.DEGRADED: "bold yellow",
@@ -113,20 +111,7 @@ def _with_nodes(arguments: argparse.Namespace, work: Callable[[Nodes], int]) -> 
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    if arguments.watch is None:
-        return _look(arguments)
-    while True:
-        if sys.stdout.isatty():
-            sys.stdout.write(_CLEAR)
-        if arguments.output != "json":
-            say(f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d %H:%M:%SZ}, every {arguments.watch:g} s")
-        try:
-            _look(arguments)
-        except FtstanError as error:
-            # It may be what is being watched for.
-            complain(error, EXIT_CANNOT_ASK)
-        sys.stdout.flush()
-        time.sleep(arguments.watch)
+    return shown(_look, arguments)
 
 
 def _look(arguments: argparse.Namespace) -> int:

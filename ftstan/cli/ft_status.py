@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import FtstanError, NatsError
+from ftstan.base.errors import NatsError
 from ftstan.base.states import NodeState
 from ftstan.cli.ft_group import Group, with_group
-from ftstan.cli.terminal import Styled, complain, print_json, print_table, say, say_styled, time_of
-from ftstan.cli.words.servers import EXIT_CANNOT_ASK
+from ftstan.cli.terminal import Styled, print_json, print_table, say, say_styled, time_of
+from ftstan.cli.watching import shown
 from ftstan.ft.health import GroupVerdict, Health, judge, silent_holder
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ _COLOURS = {
     Health.DEGRADED: "bold yellow",
     Health.UNSERVED: "bold red",
 }
-_CLEAR = "\x1b[H\x1b[2J"
 
 _HEADS = ("member", "role", "host", "epoch", "lag", "note")
 _WIDE_HEADS = (
@@ -51,21 +48,7 @@ _WIDE_HEADS = (
 
 def status(arguments: argparse.Namespace) -> int:
     """Show the group once, or again and again with ``--watch``. Raises ``FtstanError``."""
-    look = _from_storage if arguments.dir else _over_nats
-    if arguments.watch is None:
-        return look(arguments)
-    while True:
-        if sys.stdout.isatty():
-            sys.stdout.write(_CLEAR)
-        if arguments.output != "json":
-            say(f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d %H:%M:%SZ}, every {arguments.watch:g} s")
-        try:
-            look(arguments)
-        except FtstanError as error:
-            # It may be what is being watched for.
-            complain(error, EXIT_CANNOT_ASK)
-        sys.stdout.flush()
-        time.sleep(arguments.watch)
+    return shown(_from_storage if arguments.dir else _over_nats, arguments)
 
 
 # ---- over NATS
