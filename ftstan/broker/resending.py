@@ -123,10 +123,18 @@ class Resending:
             self.dead_letters = DeadLetters(self._broker, self._send_again)
         return self.dead_letters.takes(sub, sequence)
 
-    def _send_again(self, sub: Subscription, sequence: int) -> None:
-        """Send what cannot be a dead letter, and would wait for its next turn else."""
+    def _send_again(self, sub: Subscription, sequence: int) -> bool:
+        """Send what cannot be a dead letter, and would wait for its next turn else.
+
+        Returns False if this emit is full.
+        """
         if not served(sub) or sequence not in sub.pending:
-            return
+            return True
+        if sub.hb_failed and sub.group is None:
+            self._broker.arm(sub, self._broker.now + sub.ack_wait)
+            return True
+        if self._is_full:
+            return False
         try:
             if sub.group is None:
                 self._broker.redeliver(sub, sequence)
@@ -135,6 +143,7 @@ class Resending:
         except StoreError as error:
             self._broker.on_read_error(sub, error)
             self._broker.arm(sub, self._broker.now + sub.ack_wait)
+        return True
 
     @property
     def _is_full(self) -> bool:
