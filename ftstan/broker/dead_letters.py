@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 #: Dead letters that one batch stores, in messages and in bytes: publishers wait for all of them.
 _MOST: Final = 256
 _MOST_BYTES: Final = 4 << 20
+#: Messages that are looked at in one turn and found to be dead letters: the next one goes on.
+_MOST_A_TURN: Final = 1000
+#: Dead letters under way at a time; a window may have a million messages that are due.
+_MOST_UNDER_WAY: Final = 4096
 #: Bytes of a message's own reply field that are kept: encoded they are up to three times as many.
 _MOST_REPLY: Final = 4096
 #: Bytes that a record has in a store beside the message, as monitoring counts them.
@@ -64,12 +68,23 @@ class DeadLetters:
         self._to_send: deque[_Letter] = deque()
         """Those that cannot be dead letters, as much as one emit may have after the other."""
         self._staged: list[tuple[_Letter, Channel]] = []
+        self._batch = broker.batch
+        self._taken = 0
+        """Looked at in this batch."""
         self._is_set = False
         """Whether a timer will look at those that wait."""
         self.stored: Counter[bytes] = Counter()
         """Dead letters stored since this server serves, by the channel that they come from."""
         self.refused = 0
         """How often a dead letter could not be stored."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether nothing more is to be offered in this turn."""
+        if self._batch != self._broker.batch:
+            self._batch = self._broker.batch
+            self._taken = 0
+        return self._taken >= _MOST_A_TURN or len(self._under_way) >= _MOST_UNDER_WAY
 
     def takes(self, sub: Subscription, sequence: int) -> bool:
         """Whether a message that is due shall not be sent again, for it is a dead letter now.
@@ -80,9 +95,11 @@ class DeadLetters:
         assert rules is not None
         letter = _Letter(sub, sequence)
         if letter in self._under_way:
+            self._taken += 1
             return True
         if not 0 < rules.max_deliveries <= _deliveries(sub, sequence):
             return False
+        self._taken += 1
         self._under_way.add(letter)
         self._waiting.append(letter)
         self._set_timer()
@@ -221,6 +238,10 @@ class DeadLetters:
             self.stored[owner.channel.name] += 1
             self._tell(owner, letter.sequence, target)
             self._broker.note_implied_ack(owner, letter.sequence)
+
+    def forget(self, name: bytes) -> None:
+        """A channel was deleted, and its count with it."""
+        self.stored.pop(name, None)
 
     def _tell(self, sub: Subscription, sequence: int, target: Channel) -> None:
         log.warning(

@@ -23,7 +23,7 @@ cdef enum:
     READ_MSGS = 1024
     READ_BYTES = 1 << 20
     #: Times of first deliveries that a subscription keeps beside twice what it has in flight.
-    FIRST_AT_SPARE = 64
+    FIRST_AT_SPARE = 8
 
 
 cdef class Delivery:

@@ -309,7 +309,7 @@ def test_the_times_of_first_deliveries_are_bounded_by_what_is_in_flight() -> Non
         driver.ack(inbox, n)
     first_at = channel(driver).durables[(b"me", b"dur")].first_at
     assert first_at is not None
-    assert len(first_at) < 100
+    assert len(first_at) < 40
 
 
 # ---- reload
@@ -544,3 +544,76 @@ def test_what_is_too_large_without_its_origin_is_refused_before_that_is_encoded(
 
 def varint(number: int) -> bytes:
     return bytes([number & 0x7F | 0x80, number >> 7])
+
+
+def test_a_big_window_is_given_up_so_much_a_turn() -> None:
+    driver = started(DeliveryRules(1, "foo.dead"))
+    driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=10_000)
+    driver.publish(*(b"%d" % n for n in range(8000)))
+    driver.clock.advance(11)
+    under_way = []
+    while pending(driver):
+        driver.turn()
+        assert driver.broker.dead_letters is not None
+        under_way.append(len(driver.broker.dead_letters._under_way))
+        driver.clock.advance(0.3)
+    assert under_way[0] == 1000
+    assert max(under_way) <= 4096
+    # 256 at most are stored in a turn.
+    assert len(under_way) < 40
+    assert [origin.sequence for _, origin in letters(driver)] == list(range(1, 8001))
+    assert len(sequences(driver.out)) == 8000
+
+
+def test_a_big_window_that_is_resumed_is_given_up_so_much_a_turn() -> None:
+    driver = started(DeliveryRules(1, "foo.dead"))
+    inbox = driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=10_000)
+    driver.publish(*(b"%d" % n for n in range(5000)))
+    assert driver.leave(SUBJECTS.sub_close, inbox).error == b""
+    driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=10_000)
+    assert driver.broker.dead_letters is not None
+    assert len(driver.broker.dead_letters._under_way) == 1000
+    driver.wait(5)
+    assert len(letters(driver)) == 5000
+    driver.publish(b"new")
+    assert sequences(driver.out) == [*range(1, 5001), 5001]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_never_left_is_no_delivery(most: int) -> None:
+    driver = started(DeliveryRules(most, "foo.dead"))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.offer(b"poison")
+    for _ in range(most + 1):
+        driver.run(lost=True)
+        driver.open_link()
+        driver.clock.advance(0.5)
+    driver.wait(100)
+    assert sequences(driver.out) == [1] * most
+    ((_, origin),) = letters(driver)
+    assert origin.deliveries == most
+    assert origin.first_ns > 0
+
+
+def test_a_lost_link_counts_without_rules_as_before() -> None:
+    driver = Driver()
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.offer(b"poison")
+    for _ in range(3):
+        driver.run(lost=True)
+        driver.open_link()
+    driver.wait(1)
+    assert [d.count for d in deliveries(driver.out)] == [3]
+
+
+def test_a_deleted_channel_has_no_count_of_dead_letters() -> None:
+    driver = started(channels=(("foo", ChannelLimits(max_inactivity=100 * SECOND)),))
+    inbox = driver.subscribe(ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(40)
+    assert counters(driver.broker).dead_letters == {b"foo": 1}
+    assert driver.leave(SUBJECTS.unsubscribe, inbox).error == b""
+    driver.wait(150)
+    assert b"foo" not in driver.broker.channels
+    assert counters(driver.broker).dead_letters == {}
