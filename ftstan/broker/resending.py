@@ -2,8 +2,8 @@
 
 A window has as many messages as its client asked for, a million if it likes. What one turn resends
 is bounded by the budget of an emit, what it gives up by ``DeadLetters.is_busy``, and what it looks
-up at a start by ``RECOVERED_ENTRIES``; the next turns go on with it, and nothing goes twice. Follows ``docs/compat/protocol.md`` (redelivery,
-recovery).
+up at a start by ``RECOVERED_ENTRIES``; the next turns go on with it, and nothing goes twice.
+Follows ``docs/compat/protocol.md`` (redelivery, recovery).
 """
 
 from __future__ import annotations
