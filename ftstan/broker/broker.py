@@ -335,6 +335,8 @@ class Broker(BrokerBase):
         self._unfold(channel.name)
         if self.window is not None:
             self.window.ended(channel.name)
+        if self.dead_letters is not None:
+            self.dead_letters.forget(channel.name)
 
     def _unfold(self, name: bytes) -> None:
         same = self._folded[_lower(name)]

@@ -9,7 +9,7 @@ a crash between the two it is pending again, and may be stored there once more.
 Nothing is ever staged behind ``stage``: what is due at a resume, which comes behind the commit,
 waits for the next turn. If the copy cannot be stored (the channel cannot be made, is damaged, is
 full, or storage refuses the commit), the message is sent again like any other, and tried again when
-it is due next.
+it is due next. So is one whose rules a reload has taken away meanwhile.
 
 A dead-letter channel never drops an old message to take a dead letter: one of its limits that is
 reached refuses. Follows ``docs/dead-letters.md``.
@@ -18,7 +18,6 @@ reached refuses. Follows ``docs/dead-letters.md``.
 from __future__ import annotations
 
 from collections import Counter, deque
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ftstan.base.errors import StoreError, WireError
@@ -36,6 +35,12 @@ if TYPE_CHECKING:
 #: Dead letters that one batch stores, in messages and in bytes: publishers wait for all of them.
 _MOST: Final = 256
 _MOST_BYTES: Final = 4 << 20
+#: Messages that are looked at in one turn and found to be dead letters: the next one goes on.
+_MOST_A_TURN: Final = 1000
+#: Dead letters under way at a time; a window may have a million messages that are due.
+_MOST_UNDER_WAY: Final = 4096
+#: Bytes of a message's own reply field that are kept: encoded they are up to three times as many.
+_MOST_REPLY: Final = 4096
 #: Bytes that a record has in a store beside the message, as monitoring counts them.
 _RECORD_BYTES: Final = 40
 
@@ -50,20 +55,36 @@ class _Letter(NamedTuple):
 class DeadLetters:
     """What becomes of messages of a broker that nobody acknowledges."""
 
-    def __init__(self, broker: BrokerBase, send_again: Callable[[Subscription, int], None]) -> None:
+    def __init__(self, broker: BrokerBase, send_again: Callable[[Subscription, int], bool]) -> None:
+        """``send_again`` returns False if this emit is full."""
         self._broker = broker
         self._send_again = send_again
         self._waiting: deque[_Letter] = deque()
         """For the next turn that stages."""
         self._under_way: set[_Letter] = set()
-        """Those that wait, and those whose copy is staged: they are not sent again meanwhile."""
+        """Those that wait, those whose copy is staged, and those that are sent again soon: nobody
+        else sends them meanwhile.
+        """
+        self._to_send: deque[_Letter] = deque()
+        """Those that cannot be dead letters, as much as one emit may have after the other."""
         self._staged: list[tuple[_Letter, Channel]] = []
+        self._batch = broker.batch
+        self._taken = 0
+        """Looked at in this batch."""
         self._is_set = False
         """Whether a timer will look at those that wait."""
         self.stored: Counter[bytes] = Counter()
         """Dead letters stored since this server serves, by the channel that they come from."""
         self.refused = 0
         """How often a dead letter could not be stored."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether nothing more is to be offered in this turn."""
+        if self._batch != self._broker.batch:
+            self._batch = self._broker.batch
+            self._taken = 0
+        return self._taken >= _MOST_A_TURN or len(self._under_way) >= _MOST_UNDER_WAY
 
     def takes(self, sub: Subscription, sequence: int) -> bool:
         """Whether a message that is due shall not be sent again, for it is a dead letter now.
@@ -74,9 +95,11 @@ class DeadLetters:
         assert rules is not None
         letter = _Letter(sub, sequence)
         if letter in self._under_way:
+            self._taken += 1
             return True
         if not 0 < rules.max_deliveries <= _deliveries(sub, sequence):
             return False
+        self._taken += 1
         self._under_way.add(letter)
         self._waiting.append(letter)
         self._set_timer()
@@ -110,10 +133,19 @@ class DeadLetters:
         broker = self._broker
         sub, sequence = letter
         rules = sub.rules
-        if rules is None or not sub.counted or sub.client is None or sequence not in sub.pending:
+        if not sub.counted or sub.client is None or sequence not in sub.pending:
             # Acknowledged or given to another member meanwhile, or nobody is there to have it:
             # then the next who resumes.
             self._drop(letter)
+            return 0
+        if rules is None or not 0 < rules.max_deliveries <= _deliveries(sub, sequence):
+            # A reload, since it was due. Its timer may be far off by now.
+            self._plan(letter)
+            return 0
+        try:
+            target = self._open(rules, sub)
+        except StoreError as error:
+            self._refuse(letter, rules.dead_letter, error.text)
             return 0
         encoded = broker.encoded(sub.channel, sequence)
         if encoded is None:
@@ -121,42 +153,55 @@ class DeadLetters:
             broker.note_implied_ack(sub, sequence)
             return 0
         try:
-            target = self._open(rules, sub)
             _, _, own_reply, data, *_ = decode_msg_proto(encoded)
+            if len(own_reply) > _MOST_REPLY:
+                own_reply = b""
+            # Before anything is encoded, which only makes it larger.
+            self._check_size(target, len(own_reply), len(data))
             reply = encode_origin(self._origin(sub, sequence, own_reply))
-            self._check_room(target, len(reply), len(data))
+            self._check_size(target, len(reply), len(data))
         except (StoreError, WireError) as error:
-            self._refuse(letter, rules, error.text)
-            return 0
+            self._refuse(letter, rules.dead_letter, error.text)
+            return len(encoded)
         broker.put_message(target, reply, data)
         self._staged.append((letter, target))
         return len(encoded)
 
     def _open(self, rules: DeliveryRules, sub: Subscription) -> Channel:
-        """The dead-letter channel. Raises ``StoreError`` if it takes nothing."""
-        target = self._broker.open_channel(rules.dead_letter.encode("utf-8", "surrogateescape"))
+        """The dead-letter channel. Raises ``StoreError`` if it takes nothing, or is full."""
+        name = rules.dead_letter.encode("utf-8", "surrogateescape")
+        if not name:
+            raise StoreError("no channel takes dead letters")
+        target = self._broker.open_channel(name)
         if target.refused is not None:
             raise StoreError(target.refused.decode("utf-8", "backslashreplace"))
         if target is sub.channel:
             # The rules have changed since the message was due.
             raise StoreError("the channel takes dead letters itself")
-        return target
-
-    def _check_room(self, target: Channel, reply: int, data: int) -> None:
-        """Raise ``StoreError`` if a limit would drop older messages, or if nobody could be sent the
-        copy.
-        """
         limits = target.store.limits
-        count, size = self._broker.staged_in(target)
+        count, _ = self._broker.staged_in(target)
         if limits.max_msgs and target.store.count + count >= limits.max_msgs:
             raise StoreError(f"it is full: max_msgs {limits.max_msgs}")
+        self._check_bytes(target, 0)
+        return target
+
+    def _check_bytes(self, target: Channel, size: int) -> None:
+        """Raise ``StoreError`` if ``max_bytes`` would drop older messages for one of ``size``."""
+        most = target.store.limits.max_bytes
+        count, staged = self._broker.staged_in(target)
+        more = staged + (count + 1) * _RECORD_BYTES + size
+        if most and target.store.size + more > most:
+            raise StoreError(f"it is full: max_bytes {most}")
+
+    def _check_size(self, target: Channel, reply: int, data: int) -> None:
+        """Raise ``StoreError`` if a limit would drop older messages, or if nobody could be sent the
+        copy. ``reply``, ``data``: bytes of the fields.
+        """
         largest = self._broker.delivered_size(len(target.name), reply, data)
-        more = size + (count + 1) * _RECORD_BYTES + largest
-        if limits.max_bytes and target.store.size + more > limits.max_bytes:
-            raise StoreError(f"it is full: max_bytes {limits.max_bytes}")
+        self._check_bytes(target, largest)
         if largest > self._broker.max_payload:
             raise StoreError(
-                f"up to {largest} bytes with its origin, the NATS server carries "
+                f"at least {largest} bytes with its origin, the NATS server carries "
                 f"{self._broker.max_payload}"
             )
 
@@ -184,11 +229,7 @@ class DeadLetters:
         for letter, target in staged:
             error = failed.get(target.name)
             if error is not None:
-                rules = letter.sub.rules
-                if rules is None:
-                    self._drop(letter)
-                else:
-                    self._refuse(letter, rules, error.text)
+                self._refuse(letter, _show(target.name), error.text)
                 continue
             self._drop(letter)
             owner = _owner(letter)
@@ -197,6 +238,10 @@ class DeadLetters:
             self.stored[owner.channel.name] += 1
             self._tell(owner, letter.sequence, target)
             self._broker.note_implied_ack(owner, letter.sequence)
+
+    def forget(self, name: bytes) -> None:
+        """A channel was deleted, and its count with it."""
+        self.stored.pop(name, None)
 
     def _tell(self, sub: Subscription, sequence: int, target: Channel) -> None:
         log.warning(
@@ -208,20 +253,34 @@ class DeadLetters:
             channel=sub.channel.name,
         )
 
-    def _refuse(self, letter: _Letter, rules: DeliveryRules, why: str) -> None:
-        """It stays with its subscription, and is sent again in the next turn."""
+    def _refuse(self, letter: _Letter, target: str, why: str) -> None:
+        """It stays with its subscription, and is sent again in one of the next turns."""
         sub, sequence = letter
-        self._drop(letter)
         self.refused += 1
         log.error(
             f"dead letter not stored: message {sequence} of channel "
             f'"{_show(sub.channel.name)}" after {_deliveries(sub, sequence)} deliveries to '
-            f'{_who(sub)}, for channel "{rules.dead_letter}": {why}; it is delivered again',
+            f'{_who(sub)}, for channel "{target}": {why}; it is delivered again',
             backs_off="dead letter refused",
             client=sub.client_id,
             channel=sub.channel.name,
         )
-        self._broker.timers.at(self._broker.now, partial(self._send_again, sub, sequence))
+        self._plan(letter)
+
+    def _plan(self, letter: _Letter) -> None:
+        """Send it again as soon as there is room."""
+        self._to_send.append(letter)
+        if len(self._to_send) == 1:
+            self._broker.timers.at(self._broker.now, self._send_some)
+
+    def _send_some(self) -> None:
+        while self._to_send:
+            letter = self._to_send[0]
+            if not self._send_again(*letter):
+                self._broker.timers.at(self._broker.now, self._send_some)
+                return
+            self._to_send.popleft()
+            self._drop(letter)
 
     def _drop(self, letter: _Letter) -> None:
         self._under_way.discard(letter)

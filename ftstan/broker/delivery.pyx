@@ -23,7 +23,7 @@ cdef enum:
     READ_MSGS = 1024
     READ_BYTES = 1 << 20
     #: Times of first deliveries that a subscription keeps beside twice what it has in flight.
-    FIRST_AT_SPARE = 64
+    FIRST_AT_SPARE = 8
 
 
 cdef class Delivery:
@@ -239,7 +239,8 @@ cdef class Delivery:
             self.emitted_to.append(sub)
         if sub.rules is not None:
             self.follow_rules(sub, p, seq)
-        elif sub.timer_at == 0:
+        elif sub.timer_at == 0 or sub.timer_at > self.now + 2 * sub.ack_wait:
+            # So far off only behind a reload that took rules with a long wait away.
             self.arm(sub, self.now + sub.ack_wait)
         return 0
 

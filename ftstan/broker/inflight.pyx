@@ -268,3 +268,17 @@ cdef class InFlight:
                 self.slots[i].expiry = now
                 n += 1
         return n
+
+    def take_back(self, uint32_t batch):
+        """Entries last sent in that emit count as sent once less. Returns those that count as never
+        sent now.
+        """
+        cdef size_t i
+        cdef list never = []
+        for i in range(self.mask + 1):
+            if self.slots[i].seq and self.slots[i].batch == batch:
+                if self.slots[i].count:
+                    self.slots[i].count -= 1
+                else:
+                    never.append(self.slots[i].seq)
+        return never

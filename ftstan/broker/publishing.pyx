@@ -710,6 +710,10 @@ cdef class Core(Delivery):
         cdef Subscription sub
         out = []
         for sub in self.emitted_to:
+            if sub.rules is not None:
+                # Nobody was sent it: it is no delivery after which a message is given up.
+                for seq in sub.pending.take_back(self.batch):
+                    sub.first_at.pop(seq, None)
             if sub.pending.expire_batch(self.batch, now):
                 out.append(sub)
         self.sent()

@@ -1,9 +1,9 @@
 """Redelivery: what subscriptions have not acknowledged is sent again, so much a turn.
 
 A window has as many messages as its client asked for, a million if it likes. What one turn resends
-is bounded by the budget of an emit, and what it looks up at a start by ``RECOVERED_ENTRIES``; the
-next turns go on with it, and nothing goes twice. Follows ``docs/compat/protocol.md`` (redelivery,
-recovery).
+is bounded by the budget of an emit, what it gives up by ``DeadLetters.is_busy``, and what it looks
+up at a start by ``RECOVERED_ENTRIES``; the next turns go on with it, and nothing goes twice.
+Follows ``docs/compat/protocol.md`` (redelivery, recovery).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Resending:
             if not served(sub) or sub.sid != sid:
                 # It left, and perhaps came back: then it is resumed.
                 break
-            if self._is_full:
+            if self._is_full or self._is_busy(sub):
                 rest = partial(self._resend, sub, sid, due, i, then, same=same)
                 broker.timers.at(broker.now, rest)
                 return
@@ -113,6 +113,12 @@ class Resending:
                 break
         then()
 
+    def _is_busy(self, sub: Subscription) -> bool:
+        """Whether this turn, or all of them together, have given up as many as they may."""
+        if self.dead_letters is None or sub.rules is None or not sub.rules.max_deliveries:
+            return False
+        return self.dead_letters.is_busy
+
     def _is_dead_letter(self, sub: Subscription, sequence: int) -> bool:
         """Whether a message has had its deliveries, and is not sent again."""
         if sub.rules is None or not sub.rules.max_deliveries:
@@ -123,10 +129,18 @@ class Resending:
             self.dead_letters = DeadLetters(self._broker, self._send_again)
         return self.dead_letters.takes(sub, sequence)
 
-    def _send_again(self, sub: Subscription, sequence: int) -> None:
-        """Send what cannot be a dead letter, and would wait for its next turn else."""
+    def _send_again(self, sub: Subscription, sequence: int) -> bool:
+        """Send what cannot be a dead letter, and would wait for its next turn else.
+
+        Returns False if this emit is full.
+        """
         if not served(sub) or sequence not in sub.pending:
-            return
+            return True
+        if sub.hb_failed and sub.group is None:
+            self._broker.arm(sub, self._broker.now + sub.ack_wait)
+            return True
+        if self._is_full:
+            return False
         try:
             if sub.group is None:
                 self._broker.redeliver(sub, sequence)
@@ -135,6 +149,7 @@ class Resending:
         except StoreError as error:
             self._broker.on_read_error(sub, error)
             self._broker.arm(sub, self._broker.now + sub.ack_wait)
+        return True
 
     @property
     def _is_full(self) -> bool:
@@ -181,7 +196,7 @@ class Resending:
             if sub.client is None or sub.sid != sid:
                 # It left, and perhaps came back: then that resume does all of it.
                 return
-            if self._is_full:
+            if self._is_full or self._is_busy(sub):
                 broker.timers.at(broker.now, partial(self._resume, sub, sid, pending, i, then))
                 return
             if pending[i] not in sub.pending or self._is_dead_letter(sub, pending[i]):

@@ -6,6 +6,10 @@ acknowledges it behind the publish. So it can be interrupted at any moment and g
 was; what was under way then may be published twice, or once where the server has a
 ``dedup_window``. Dead letters that come while it runs are left for the next run, its own among
 them. Nothing is removed from the dead-letter channel.
+
+What an origin says is information from whoever may publish to the dead-letter channel. One that
+names what cannot be a channel counts as none: unacknowledged, so many of them would fill the window
+of the durable, and nothing would ever come behind them.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import ConfigError
+from ftstan.base.errors import ConfigError, FtstanError
+from ftstan.base.reserved import is_reserved
 from ftstan.cli import client_options
 from ftstan.cli.terminal import complain, print_json, say, visible
 from ftstan.cli.words.servers import EXIT_CANNOT_ASK, EXIT_DONE
-from ftstan.client import ClientError, Start
+from ftstan.client import ClientError, PublishRefusedError, Start
 from ftstan.wire.origin import Origin, parse_origin
+from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +50,7 @@ class _Result:
     filtered: int = 0
     without_origin: int = 0
     failed: int = 0
+    not_looked_at: int = 0
     failure: ClientError | None = None
     under_way: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -53,6 +60,7 @@ class _Result:
             "filtered": self.filtered,
             "without_origin": self.without_origin,
             "failed": self.failed,
+            "not_looked_at": self.not_looked_at,
         }
 
 
@@ -66,6 +74,8 @@ def run(arguments: argparse.Namespace, last: int) -> int:
         raise ConfigError(
             "--to names the dead-letter channel itself", hint="name another one, or leave it out"
         )
+    if arguments.to and not _is_channel(arguments.to):
+        raise ConfigError(f"--to {arguments.to!r} cannot name a channel")
     said = "\0".join((arguments.name, arguments.to, *sorted(arguments.filter)))
     digest = blake2b(said.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
     arguments.client_id = f"ftstanctl-redrive-{digest}"
@@ -78,11 +88,27 @@ def run(arguments: argparse.Namespace, last: int) -> int:
         say(
             f"channel {visible(arguments.name)}: {result.published} published again{to}, "
             f"{result.filtered} not of the filter, {result.without_origin} without an origin, "
-            f"{result.failed} failed"
+            f"{result.failed} failed, {result.not_looked_at} not looked at"
         )
-    if result.failure is None:
-        return EXIT_DONE
-    return complain(result.failure, EXIT_CANNOT_ASK)
+    if result.not_looked_at:
+        error = FtstanError(
+            f"the server sent nothing more: {result.not_looked_at} not looked at",
+            hint="run it again; where failed ones are in the way, with --filter channel=NAME or "
+            "--to CHANNEL",
+        )
+        complain(error, EXIT_CANNOT_ASK)
+    if result.failure is not None:
+        complain(result.failure, EXIT_CANNOT_ASK)
+    return EXIT_CANNOT_ASK if result.failure or result.not_looked_at else EXIT_DONE
+
+
+def _is_channel(name: str) -> bool:
+    """Whether a message can be published to a channel of that name."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        return False
+    return valid_channel(encoded) and publishable(encoded)
 
 
 def _filter(text: str) -> tuple[str, str]:
@@ -128,6 +154,8 @@ async def _redrive(
     arguments: argparse.Namespace, filters: list[tuple[str, str]], last: int
 ) -> _Result:
     result = _Result()
+    highest = 0
+    came = False
     async with await client_options.connect(arguments, republish=True) as client:
         subscription = await client.subscribe(
             arguments.name,
@@ -140,12 +168,17 @@ async def _redrive(
         try:
             while True:
                 message = await subscription.next(_IDLE_S)
+                highest = max(highest, message.sequence)
+                came |= not message.redelivered
                 if message.sequence <= last:
                     await _take(client, message, arguments, filters, result)
                 if message.sequence >= last and not message.redelivered:
                     break
         except TimeoutError:
-            pass
+            # Where nothing new has come at all, all of it was looked at by an earlier run, or its
+            # failures fill the window.
+            if came or result.failed >= _MAX_IN_FLIGHT:
+                result.not_looked_at = max(last - highest, 0)
         await asyncio.gather(*result.under_way.values())
     return result
 
@@ -164,7 +197,7 @@ async def _take(
     if not _passes(origin, filters):
         result.filtered += 1
         await message.ack()
-    elif not target or target == message.channel:
+    elif target == message.channel or not _is_channel(target):
         result.without_origin += 1
         await message.ack()
     else:
@@ -183,14 +216,29 @@ async def _take(
 async def _finish(message: Message, answer: asyncio.Future[str], result: _Result) -> None:
     """Acknowledge a dead letter once it is stored elsewhere."""
     try:
-        await answer
+        is_published = await _is_published(answer)
         await message.ack()
     except ClientError as error:
         _failed(result, error)
     else:
-        result.published += 1
+        result.published += is_published
+        result.without_origin += not is_published
     finally:
         del result.under_way[message.sequence]
+
+
+async def _is_published(answer: asyncio.Future[str]) -> bool:
+    """False: no server will ever take it, for the name of the channel is a server's own.
+
+    Raises ``ClientError``.
+    """
+    try:
+        await answer
+    except PublishRefusedError as error:
+        if not is_reserved(error.channel.encode()):
+            raise
+        return False
+    return True
 
 
 def _failed(result: _Result, error: ClientError) -> None:

@@ -103,6 +103,7 @@ def test_a_message_that_nobody_can_process_ends_in_the_dead_letter_channel_and_g
         "filtered": 0,
         "without_origin": 0,
         "failed": 0,
+        "not_looked_at": 0,
     }
     back = asyncio.run(stored(server.port, "orders.eu", 4))
     assert [(m.data, m.reply) for m in back] == [(b"poison", b""), (b"\x00\xff", b"")] * 2
@@ -115,12 +116,31 @@ def test_a_message_that_nobody_can_process_ends_in_the_dead_letter_channel_and_g
         0,
         (
             "channel dead: 2 published again to orders.other, 0 not of the filter, 0 without an "
-            "origin, 0 failed\n"
+            "origin, 0 failed, 0 not looked at\n"
         ),
     )
     words = ("--filter", "channel=orders.*", "--filter", "durable=other")
     said = run("channel", "redrive", *again(server.port), "dead", *words, "--output", "json")
     assert (said.json["published"], said.json["filtered"]) == (0, 2)
+
+
+def test_a_redrive_goes_past_origins_that_name_no_channel(stage: Stage) -> None:
+    server = stage.file_server("a")
+    server.wait_for(READY)
+
+    async def fill() -> None:
+        async with await client(server.port, "filler") as one:  # type: ignore[misc]
+            for name in (b"no/channel", b"ft.epoch", b"a..b"):
+                for n in range(300):
+                    reply = encode_origin(Origin(name, n + 1, b"pay"))
+                    await one.publish_async("dead", b"x", reply=reply)
+            await one.publish("dead", b"last", reply=encode_origin(Origin(b"orders.eu", 1)))
+
+    asyncio.run(fill())
+    said = run("channel", "redrive", *again(server.port), "dead", "--output", "json")
+    assert said.status == 0, said
+    assert (said.json["published"], said.json["without_origin"]) == (1, 900)
+    assert [one.data for one in asyncio.run(stored(server.port, "orders.eu", 1))] == [b"last"]
 
 
 def test_a_redrive_refuses_what_it_does_not_understand(stage: Stage) -> None:
@@ -130,7 +150,12 @@ def test_a_redrive_refuses_what_it_does_not_understand(stage: Stage) -> None:
     assert said.status != 0
     assert 'there is no channel "dead"' in said.err
     asyncio.run(poison(server.port, "dead", b"x"))
-    for words in (("--filter", "colour=red"), ("--filter", "channel"), ("--to", "dead")):
+    for words in (
+        ("--filter", "colour=red"),
+        ("--filter", "channel"),
+        ("--to", "dead"),
+        ("--to", "a/b"),
+    ):
         said = run("channel", "redrive", *again(server.port), "dead", *words)
         assert said.status != 0
         assert "Traceback" not in said.err

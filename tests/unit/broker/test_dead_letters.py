@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
+from ftstan.broker import dead_letters
 from ftstan.broker.broker import BrokerOptions
 from ftstan.config.options import ChannelLimits, DeliveryRules
 from ftstan.wire import codec
 from ftstan.wire.origin import Origin, parse_origin
-from tests.compat.driver import SECOND, SUBJECTS, Driver, deliveries, sequences
+from tests.compat.driver import SECOND, SUBJECTS, Driver, deliveries, pub_msg, sequences
 from tests.sim.disk import SimDisk
 from tests.sim.filestore import open_file_store
 from tests.sim.history import STORE
@@ -308,7 +309,7 @@ def test_the_times_of_first_deliveries_are_bounded_by_what_is_in_flight() -> Non
         driver.ack(inbox, n)
     first_at = channel(driver).durables[(b"me", b"dur")].first_at
     assert first_at is not None
-    assert len(first_at) < 100
+    assert len(first_at) < 40
 
 
 # ---- reload
@@ -380,3 +381,239 @@ def test_the_last_wait_comes_before_the_dead_letter() -> None:
     driver.wait(2)
     assert len(letters(driver)) == 1
     assert times(driver) == [0, 1]
+
+
+# ---- reload while dead letters wait
+# ------------------------------------------------------------------------------------------------
+
+
+def waiting(*, count: int = 600, most: int = 1) -> Driver:
+    """A server that has staged some dead letters of ``count`` and has the others waiting."""
+    driver = started(DeliveryRules(most, "foo.dead", (SECOND,)))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(*(b"%d" % n for n in range(count)))
+    driver.clock.advance(1.1)
+    driver.turn()
+    return driver
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        (("foo", DeliveryRules(0, "", (SECOND,))),),
+        (("bar", DeliveryRules(1, "foo")), ("foo", DeliveryRules(1, "foo"))),
+        (("foo", DeliveryRules(5, "foo.dead", (SECOND,))),),
+        (),
+    ],
+)
+def test_what_waits_when_a_reload_takes_its_rules_away_is_sent_again_and_lost_nowhere(
+    rules: tuple[tuple[str, DeliveryRules], ...],
+) -> None:
+    driver = waiting()
+    driver.turn()
+    limits = driver.broker.options.store_limits
+    driver.broker.set_limits(replace(limits, deliveries=rules))
+    driver.wait(0.5)
+    stored = [origin.sequence for _, origin in letters(driver)]
+    assert 0 < len(stored) < 600
+    assert sorted(stored + pending(driver)) == list(range(1, 601))
+    assert {one.name for one in driver.broker.channels.values()} == {b"foo", DLQ}
+    again = [d.sequence for d in deliveries(driver.out) if d.count]
+    assert sorted(set(again)) == pending(driver)
+
+
+def test_a_message_whose_rules_are_taken_away_does_not_wait_for_a_timer_that_is_far_off() -> None:
+    driver = started(DeliveryRules(2, "foo.dead", (SECOND, 2 * SECOND)))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.clock.advance(1.1)
+    driver.run()
+    limits = driver.broker.options.store_limits
+    far = DeliveryRules(2, "foo.dead", (720 * 3600 * SECOND,))
+    driver.broker.set_limits(replace(limits, deliveries=(("foo", far),)))
+    driver.publish(b"another")
+    driver.clock.advance(2.1)
+    driver.turn()
+    driver.broker.set_limits(replace(limits, deliveries=()))
+    before = len(driver.out)
+    driver.wait(35)
+    assert sequences(driver.out[before:]).count(1) == 4
+
+
+def test_a_refused_commit_behind_a_reload_sends_the_message_again() -> None:
+    store = RefusingStore()
+    driver = Driver(store, options(DeliveryRules(1, "foo.dead", (SECOND, 720 * 3600 * SECOND))))
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    store.broken = {DLQ}
+    driver.clock.advance(1.1)
+    driver.turn()
+    limits = driver.broker.options.store_limits
+    off = replace(limits, deliveries=())
+    driver.broker.run_timers(driver.clock.wall_ns(), driver.now)
+    driver.broker.set_limits(off)
+    driver.wait(25)
+    assert pending(driver) == [1]
+    assert sequences(driver.out) == [1] * 4
+
+
+# ---- what one turn does
+# ------------------------------------------------------------------------------------------------
+
+
+def test_refused_dead_letters_are_sent_again_as_the_link_has_room_for_them() -> None:
+    driver = started(channels=(("foo.dead", replace(FREE, max_msgs=1)),))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"x", channel=DLQ)
+    driver.publish(*([bytes(100_000)] * 100))
+    driver.wait(29)
+    before = len(driver.out)
+    driver.clock.advance(2)
+    # Due, then refused.
+    driver.turn()
+    driver.turn()
+    budget = driver.broker.budget
+    driver.broker.budget = -1
+    for _ in range(5):
+        driver.turn()
+    assert sequences(driver.out[before:]) == []
+    driver.broker.budget = 1_000_000
+    for _ in range(4):
+        before = len(driver.out)
+        driver.turn()
+        assert 0 < len(sequences(driver.out[before:])) <= 12
+    driver.broker.budget = budget
+    driver.wait(1)
+    assert sorted(sequences(driver.out)) == sorted([*range(1, 101)] * 4)
+
+
+def test_a_refused_dead_letter_is_not_sent_to_a_client_that_misses_heartbeats() -> None:
+    driver = started(max_channels=1)
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(29)
+    driver.clock.advance(1.2)
+    driver.turn()
+    sub = channel(driver).durables[(b"me", b"dur")]
+    driver.broker.mark_failed(sub, True)
+    driver.wait(50)
+    assert len(sequences(driver.out)) == 3
+    driver.broker.mark_failed(sub, False)
+    driver.wait(15)
+    assert len(sequences(driver.out)) > 3
+
+
+def test_a_full_dead_letter_channel_refuses_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = started(channels=(("foo.dead", replace(FREE, max_msgs=1)),))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"x", channel=DLQ)
+    driver.publish(b"poison")
+    driver.wait(29)
+    monkeypatch.setattr(dead_letters, "decode_msg_proto", None)
+    driver.wait(5)
+    assert counters(driver.broker).dead_letters_refused == 1
+
+
+def test_a_long_reply_field_is_left_out_of_the_origin() -> None:
+    driver = started()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    for size in (4096, 4097):
+        driver.frame(
+            SUBJECTS.publish + ".foo",
+            pub_msg(b"g", b"foo", b"x", conn_id=b"conn.me") + b"\x22" + varint(size) + b"\1" * size,
+        )
+    driver.wait(35)
+    assert [len(origin.reply) for _, origin in letters(driver)] == [4096, 0]
+
+
+def test_what_is_too_large_without_its_origin_is_refused_before_that_is_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = started()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(bytes(400))
+    driver.wait(29)
+    driver.broker.max_payload = 400
+    monkeypatch.setattr(dead_letters, "encode_origin", None)
+    driver.wait(5)
+    assert counters(driver.broker).dead_letters_refused == 1
+
+
+def varint(number: int) -> bytes:
+    return bytes([number & 0x7F | 0x80, number >> 7])
+
+
+def test_a_big_window_is_given_up_so_much_a_turn() -> None:
+    driver = started(DeliveryRules(1, "foo.dead"))
+    driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=10_000)
+    driver.publish(*(b"%d" % n for n in range(8000)))
+    driver.clock.advance(11)
+    under_way = []
+    while pending(driver):
+        driver.turn()
+        assert driver.broker.dead_letters is not None
+        under_way.append(len(driver.broker.dead_letters._under_way))
+        driver.clock.advance(0.3)
+    assert under_way[0] == 1000
+    assert max(under_way) <= 4096
+    # 256 at most are stored in a turn.
+    assert len(under_way) < 40
+    assert [origin.sequence for _, origin in letters(driver)] == list(range(1, 8001))
+    assert len(sequences(driver.out)) == 8000
+
+
+def test_a_big_window_that_is_resumed_is_given_up_so_much_a_turn() -> None:
+    driver = started(DeliveryRules(1, "foo.dead"))
+    inbox = driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=10_000)
+    driver.publish(*(b"%d" % n for n in range(5000)))
+    assert driver.leave(SUBJECTS.sub_close, inbox).error == b""
+    driver.subscribe(durable=b"dur", ack_wait=10, max_in_flight=10_000)
+    assert driver.broker.dead_letters is not None
+    assert len(driver.broker.dead_letters._under_way) == 1000
+    driver.wait(5)
+    assert len(letters(driver)) == 5000
+    driver.publish(b"new")
+    assert sequences(driver.out) == [*range(1, 5001), 5001]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_never_left_is_no_delivery(most: int) -> None:
+    driver = started(DeliveryRules(most, "foo.dead"))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.offer(b"poison")
+    for _ in range(most + 1):
+        driver.run(lost=True)
+        driver.open_link()
+        driver.clock.advance(0.5)
+    driver.wait(100)
+    assert sequences(driver.out) == [1] * most
+    ((_, origin),) = letters(driver)
+    assert origin.deliveries == most
+    assert origin.first_ns > 0
+
+
+def test_a_lost_link_counts_without_rules_as_before() -> None:
+    driver = Driver()
+    driver.connect()
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.offer(b"poison")
+    for _ in range(3):
+        driver.run(lost=True)
+        driver.open_link()
+    driver.wait(1)
+    assert [d.count for d in deliveries(driver.out)] == [3]
+
+
+def test_a_deleted_channel_has_no_count_of_dead_letters() -> None:
+    driver = started(channels=(("foo", ChannelLimits(max_inactivity=100 * SECOND)),))
+    inbox = driver.subscribe(ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(40)
+    assert counters(driver.broker).dead_letters == {b"foo": 1}
+    assert driver.leave(SUBJECTS.unsubscribe, inbox).error == b""
+    driver.wait(150)
+    assert b"foo" not in driver.broker.channels
+    assert counters(driver.broker).dead_letters == {}

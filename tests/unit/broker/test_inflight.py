@@ -162,3 +162,13 @@ def test_a_table_that_changes_its_mind_about_slots_still_holds_what_a_dictionary
     assert table.items() == [
         (s, e, c) for e, s, c in sorted((e, s, c) for s, (e, c) in model.items())
     ]
+
+
+def test_entries_of_the_named_emit_count_as_sent_once_less() -> None:
+    table = InFlight()
+    table.add(1, 500)
+    table.add(2, 500, 3)
+    assert table.take_back(7) == []
+    assert table.items() == [(1, 500, 0), (2, 500, 3)]
+    assert table.take_back(0) == [1]
+    assert table.items() == [(1, 500, 0), (2, 500, 2)]
