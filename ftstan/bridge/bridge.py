@@ -506,7 +506,7 @@ class Bridge:
             if self._lost != error.text:
                 self._lost = error.text
                 self._say(f"{error.text}; trying again")
-            select.select([self._wake_fd], [], [], _AGAIN_S)
+            self._wait([self._wake_fd], _AGAIN_S)
             self._take_wakes()
             return False
         if self._lost:
@@ -539,9 +539,17 @@ class Bridge:
         """Take what has come, and wait for it if nothing has."""
         if self._take_answers() or not seconds or self._js.link.pending:
             return
-        select.select([self._js.link.fileno(), self._wake_fd], [], [], seconds)
+        self._wait([self._js.link.fileno(), self._wake_fd], seconds)
         self._take_wakes()
         self._take_answers()
+
+    @staticmethod
+    def _wait(fds: list[int], seconds: float) -> None:
+        """Until one of them can be read; their numbers may be beyond what ``select`` takes."""
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        poll.poll(-(-seconds * 1000 // 1))
 
     def _take_wakes(self) -> None:
         try:

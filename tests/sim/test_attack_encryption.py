@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,17 @@ def test_afterwards_the_first_key_is_enough_and_nothing_is_plain(seed: int, purg
     rekey(disk)
     check(disk.crash(process_only=True), model, KeyRing([b"new"]))
     assert plain_files(disk) == []
+
+
+def test_what_a_start_has_cut_off_is_not_left_plain() -> None:
+    disk, model = grown(0, MIXED)
+    folder = disk.open_dir("/store/channel.0")
+    fd = disk.open(folder, "cut.2.msgs.1.dat.9", os.O_WRONLY | os.O_CREAT)
+    disk.pwrite(fd, PLAIN, 0)
+    assert plain_files(disk)
+    rekey(disk)
+    assert plain_files(disk) == []
+    check(disk.crash(process_only=True), model, KeyRing([b"new"]))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -59,8 +59,11 @@ def read_stretch(disk: Disk, fd: int, offset: int, *, to: int | None = None) -> 
     parts: list[bytes] = []
     at = offset
     run = 0
-    size = disk.fstat(fd).size
+    size = 0
     while True:
+        # Not of a file that is read at once: a call more for each would be paid at a takeover.
+        if parts and len(parts[-1]) >= _WINDOW and not size:
+            size = disk.fstat(fd).size
         if size - at > LONG_RUN and (there := min(disk.next_data(fd, at), to or size)) > at:
             kept = min(there - at, max(LONG_RUN - run, 0))
             parts.append(bytes(kept))

@@ -21,6 +21,7 @@ from ftstan.stores.encryption.cipher import CODES, NONCE_SIZE
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.exact import append_block, put_file
 from ftstan.stores.file.log.slices import show
+from ftstan.stores.file.recovery.damage import SAVED
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.state.remembered import Remembered
 from ftstan.stores.file.state.serverfile import ServerFile
@@ -130,6 +131,8 @@ class _Rekeying:
                 self._rewrite(env, files, s, keys)
             changed += old
             progress(s.dat_size)
+        if not self._to_plain:
+            _remove_cuts(env, files.dirfd)
         return changed
 
     def _begin(self, env: FileEnv, files: ChannelFiles) -> None:
@@ -191,6 +194,17 @@ class _Rekeying:
                 set_mark(env, encrypted=True)
         elif everything:
             set_mark(env, encrypted=False)
+
+
+def _remove_cuts(env: FileEnv, dirfd: int) -> None:
+    """Remove what starts have cut off the files of a channel: it holds payloads as they were
+    stored.
+    """
+    cuts = [x for x, is_dir in env.disk.listdir(dirfd) if x.startswith(SAVED) and not is_dir]
+    for name in cuts:
+        env.disk.unlink(dirfd, name)
+    if cuts:
+        env.disk.fsync(dirfd)
 
 
 class _Marks:

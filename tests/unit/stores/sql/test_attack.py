@@ -314,7 +314,7 @@ def test_a_client_takes_no_row_of_another_in_a_table_that_takes_their_names_for_
     store.add_client(ClientInfo(b"me", b"in"))
     assert store.commit() == {}
     store.add_client(ClientInfo(b"ME", b"in"))
-    assert list(store.commit()) == [b""]
+    assert list(store.commit()) == [client_key(b"ME")]
     store.delete_client(b"ME")
     assert store.commit() == {}
     store.abandon()
