@@ -30,6 +30,7 @@ from ftstan.cluster.beats import decode_report
 from ftstan.cluster.follower import REMOVED, Stage
 from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import beat_subject, copy_subject, question_subject
+from ftstan.config.limits import Limits
 from ftstan.nats import tasks
 from ftstan.nats.clustered import has_own_account, jetstream_options, log_login
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ftstan.cluster.follower import Follower
     from ftstan.cluster.replica import Replica
     from ftstan.cluster.steward import Steward
-    from ftstan.config.options import LinkOptions
+    from ftstan.config.options import LinkOptions, StoreLimits
     from ftstan.nats.link import Link
     from ftstan.node.context import Context
     from ftstan.stores.interface import StoreAccess
@@ -182,7 +183,14 @@ class ClusterNode:
         await node.call(lambda: self._follow(follower))
 
     def _follow(self, follower: Follower) -> None:
+        # A reload may have come while it recovered.
+        self.set_limits(self._node.options.limits)
         self._node.plane.follower = follower
+
+    def set_limits(self, limits: StoreLimits) -> None:
+        """Other limits of the local store, on the data plane's thread."""
+        if self._access.replica is not None:
+            self._access.replica.set_limits(Limits(limits))
 
     def _elected(self) -> None:
         """On the data plane's thread: this node leads."""
