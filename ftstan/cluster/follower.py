@@ -513,9 +513,15 @@ class Follower:
 
     def report(self) -> Report:
         """How far this node is; any thread may ask."""
+        stage = self.stage
+        # Before it has found the stream: a node with data must not be taken for one without.
+        at = self._log.at if self._log.at.incarnation else self._replica.at
         said = report(
-            *(self._node_id, self._log.at, self._replica.seen),
-            leads=self.stage is Stage.LEADING,
+            *(self._node_id, at, self._replica.seen),
+            leads=stage is Stage.LEADING,
         )
+        trouble = self.trouble
+        if not trouble and stage not in (Stage.FOLLOWING, Stage.LEADING):
+            trouble = stage.value
         stored = self._replica.stored
-        return replace(said, trouble=self.trouble, life=self._life, stored=stored)
+        return replace(said, trouble=trouble, life=self._life, stored=stored)

@@ -552,3 +552,34 @@ def test_messages_of_a_follower_expire_by_the_clock_of_the_leader(
             node.run(0.05)
         assert set(node.replica.store.ticks[-1:]) == {theirs}
     assert not node.was_elected()
+
+
+def test_a_node_with_data_says_so_before_it_has_found_the_stream(time: Time) -> None:
+    stream = Stream()
+    at = Position(LOG, 100, 5, 1, "a")
+    started = [Node(stream, name, time, at).follower.report() for name in ("b", "c")]
+    assert [(one.incarnation, one.sequence, one.crc) for one in started] == [
+        (LOG.hex(), 100, 5)
+    ] * 2
+    # It is no node that could lead, or be copied.
+    assert started[0].trouble == "looking for the log"
+    founder = Node(stream, "a", time)
+    founder.js.reports = [said(one) for one in started]
+    founder.run(5.0)
+    assert stream.config is None
+    assert "node b has data" in founder.follower.trouble
+
+
+def test_nobody_leads_a_log_that_lacks_what_a_node_knows_that_just_starts(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    first.log.append(b"acked")
+    known = first.log.at
+    del stream.entries[-1]
+    node.js.reports = [said(Node(stream, "c", time, known).follower.report())]
+    node.run(10.0)
+    assert not node.was_elected()
+    assert "node c knows of entry 2" in node.follower.trouble
