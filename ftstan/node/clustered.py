@@ -361,6 +361,8 @@ class ClusterNode:
         self._check_leads()
         if not _NODE_ID.fullmatch(node):
             raise RefusedError("invalid node ID", hint="no blanks, and none of . * >")
+        if not is_in:
+            await self._check_removable(node)
         try:
             async with asyncio.timeout(_WITHIN_S):
                 await self._node.call(lambda: self._access.change_node(node, is_in=is_in))
@@ -374,6 +376,22 @@ class ClusterNode:
         log.stream.info(f'{"Added" if is_in else "Removed"} node "{node}"')
         if node == self.node_id and not is_in:
             self._node.request_step_down("", status=0)
+
+    async def _check_removable(self, node: str) -> None:
+        """Raises ``RefusedError`` if nobody could lead without ``node``."""
+        if not set(self._access.members) - {node}:
+            raise RefusedError(
+                f"node {node} is the last one of the cluster", hint="add another node first"
+            )
+        if node != self.node_id:
+            return
+        if not await self._ready():
+            raise RefusedError(
+                f"node {node} leads, and no other node follows",
+                hint="start one, and see ftstanctl cluster status",
+            )
+        # Others may have asked meanwhile.
+        self._check_leads()
 
     async def add(self, data: bytes) -> bytes:
         """Answer a request to add a node, in the original's words."""
