@@ -43,8 +43,9 @@ _MESSAGES: Final = "messages"
 _PIECE: Final = 512 << 10
 _ROOM: Final = 4 << 10
 _MOST_MESSAGES: Final = 10_000
-#: Manifests that a node keeps for those who copy.
-_KEPT: Final = 2
+#: Manifests that a node keeps for those who copy: more than there are of them, because those that
+#: broke off are kept, too.
+_KEPT: Final = 4
 _ASK_S: Final = 3.0
 _ATTEMPTS: Final = 3
 
@@ -79,7 +80,6 @@ class CopySource:
         self._replica = replica
         self._position = position
         self._subs = subs
-        self._manifests: dict[str, bytes] = {}
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a request. Raises ``FencedError`` if this node leads no more."""
@@ -96,7 +96,20 @@ class CopySource:
             return _refusal(error.text)
 
     def _whole(self, asked: dict[str, Any]) -> bytes:
+        manifests = self._replica.manifests
+        token = str(asked["token"])
+        incarnation = asked["incarnation"]
+        found = manifests.pop(token, None)
+        if found is not None:
+            # The last one that was asked for is the last one to go.
+            manifests[token] = found
+        if self._replica.at.incarnation.hex() != incarnation:
+            raise StoreError("this node has nothing to copy now")
         if asked["want"] == _MESSAGES:
+            if found is None:
+                # It has begun anew since, or is another one with the same id: what it does not have
+                # did not go by limits.
+                raise StoreError("this node knows nothing of that copy")
             name = bytes.fromhex(asked["channel"])
             local = self._replica.find(name)
             if local is None:
@@ -107,15 +120,13 @@ class CopySource:
             if shown in self._replica.store.quarantined:
                 raise StoreError(f'channel "{shown}" of this node is damaged')
             return packed
-        token = str(asked["token"])
-        found = self._manifests.get(token)
         if found is None:
             at = self._position()
-            if at is None or at.incarnation.hex() != asked["incarnation"]:
+            if at is None:
                 raise StoreError("this node has nothing to copy now")
-            found = self._manifests[token] = self._manifest(at)
-            while len(self._manifests) > _KEPT:
-                del self._manifests[next(iter(self._manifests))]
+            found = manifests[token] = self._manifest(at)
+            while len(manifests) > _KEPT:
+                del manifests[next(iter(manifests))]
         return found
 
     def _manifest(self, at: Position) -> bytes:
@@ -199,7 +210,8 @@ class Copy:
         self._replica = replica
         self.node = node
         self._subject = copy_subject(cluster_id, node)
-        self._token = Nuid().next()
+        # In every request: only who has sent the manifest knows which messages belong to it.
+        self._names = {"token": Nuid().next(), "incarnation": replica.at.incarnation.hex()}
         self.messages = 0
         """How many messages were fetched."""
         self._steps = self._run()
@@ -223,9 +235,7 @@ class Copy:
     def _run(self) -> Generator[None, None, Position]:
         replica = self._replica
         incarnation = replica.at.incarnation
-        whole = yield from self._fetch(
-            {"want": _MANIFEST, "token": self._token, "incarnation": incarnation.hex()}
-        )
+        whole = yield from self._fetch({"want": _MANIFEST})
         line, _, rest = whole.partition(b"\n")
         said = json.loads(line)
         told = said["position"]
@@ -291,7 +301,7 @@ class Copy:
         got = 0
         first = None
         while True:
-            request = json.dumps(asked | {"offset": got, "most": most}).encode()
+            request = json.dumps(asked | self._names | {"offset": got, "most": most}).encode()
             check, size, piece = self._ask(request)
             first = first or (check, size)
             if first != (check, size) or (not piece and got < size):

@@ -125,6 +125,8 @@ class Follower:
         """Behind which entry a message was missing last."""
         self._more = False
         self._copy: Copy | None = None
+        self._broke: set[str] = set()
+        """Nodes whose copy broke off, since one of them was asked again last."""
 
     # ---- a station of the data plane
     # ----------------------------------------------------------------------------------------------
@@ -350,6 +352,7 @@ class Follower:
             at = self._copied(copy)
         except CopyError as error:
             self._copy = None
+            self._broke.add(copy.node)
             log.warning(f"cluster: the copy broke off: {error.text}")
             return
         except NatsError:
@@ -358,6 +361,7 @@ class Follower:
         if at is None:
             return
         self._copy = None
+        self._broke.clear()
         log.info(
             f"cluster: the store of node {copy.node} was copied up to entry {at.sequence}, "
             f"{copy.messages} messages of it anew"
@@ -379,7 +383,9 @@ class Follower:
                 self._log.begin(self._replica.at)
 
     def _choose(self, first: int) -> str:
-        """A node whose store goes on where the log begins, rather not the one that leads."""
+        """A node whose store goes on where the log begins, rather not the one that leads, and
+        rather none whose copy has just broken off.
+        """
         incarnation = self._log.at.incarnation.hex()
         complete = [
             said
@@ -388,7 +394,12 @@ class Follower:
         ]
         if not complete:
             return ""
-        return min(complete, key=lambda said: (said.leads, -said.sequence)).node
+        broke = self._broke
+        node = min(complete, key=lambda said: (said.node in broke, said.leads, -said.sequence)).node
+        if node in broke:
+            # All of them: in turn from here on.
+            broke.clear()
+        return node
 
     # ---- following
     # ----------------------------------------------------------------------------------------------
@@ -416,6 +427,9 @@ class Follower:
         self._next_read = now + _POLL_S
         if read.entries:
             self._silence.heard(now)
+            if self._more and self._log.at.leader != self._node_id:
+                # Whoever leads, this node follows; unless it is one with the same id.
+                self.trouble = ""
         elif self._target > self._log.at.sequence:
             # This copy of the stream is behind: look again soon, not at once.
             self._next_read = now + _BEHIND_S
@@ -513,9 +527,15 @@ class Follower:
 
     def report(self) -> Report:
         """How far this node is; any thread may ask."""
+        stage = self.stage
+        # Before it has found the stream: a node with data must not be taken for one without.
+        at = self._log.at if self._log.at.incarnation else self._replica.at
         said = report(
-            *(self._node_id, self._log.at, self._replica.seen),
-            leads=self.stage is Stage.LEADING,
+            *(self._node_id, at, self._replica.seen),
+            leads=stage is Stage.LEADING,
         )
+        trouble = self.trouble
+        if not trouble and stage not in (Stage.FOLLOWING, Stage.LEADING):
+            trouble = stage.value
         stored = self._replica.stored
-        return replace(said, trouble=self.trouble, life=self._life, stored=stored)
+        return replace(said, trouble=trouble, life=self._life, stored=stored)

@@ -290,6 +290,7 @@ class ReplicatedLog:
                     hint=error.hint or "see docs/clustering.md, A log that lost entries",
                 ) from error
             entries.append((entry, self.at))
+            self._short_since = 0.0
         if not batch.rows and batch.status not in (NOT_FOUND, END_OF_BATCH):
             raise NatsError("no server answers for the log")
         return Read(entries, batch.status == NOT_FOUND)
@@ -330,6 +331,7 @@ class ReplicatedLog:
             if self._stopping.is_set():
                 raise StoppedError("leadership lost while committing log: the server stops")
             raise FencedError("an append to the log was broken off")
+        self._short_since = 0.0
         self._broken_off = True
         for entry in self.pieces(Kind.BATCH, body):
             self._append(entry.encode())
@@ -377,6 +379,7 @@ class ReplicatedLog:
                 "entries: it has lost entries that were acknowledged",
                 hint="see docs/clustering.md, A log that lost entries",
             )
+        self._short_since = 0.0
         found = self._entry_at(place)
         if found is None and last > place and self.bounds().first > place:
             raise FencedError(

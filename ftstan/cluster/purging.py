@@ -1,8 +1,9 @@
 """Which entries of the log nobody needs any more. Pure, but for the file of the nodes.
 
 An entry is needed until every known node has it in its store, synced, and a majority says so now. A
-log that has grown above its bound waits for the majority alone: a node that is away then copies the
-store of another one when it comes back (``ftstan.cluster.copying``).
+log that has grown above its bound waits for as many nodes alone as JetStream asks for an
+acknowledgement: a node that is away then copies the store of another one when it comes back
+(``ftstan.cluster.copying``).
 
 Nodes are known until they are removed: those that were founders or were added, and those that were
 heard of since. What a node said last counts while it is away. A disk that was emptied meanwhile
@@ -38,7 +39,8 @@ def purge_to(
     """
     now = {said.node: said.stored for said in reports if said.incarnation == incarnation}
     everyone = known | now
-    majority = max(_NODES, len(everyone)) // 2 + 1
+    # However many nodes were replaced and not removed, a large log does not wait for them.
+    majority = (_NODES if is_large else max(_NODES, len(everyone))) // 2 + 1
     if len(now) < majority:
         return 0
     # What so many nodes have at least, asked a moment ago.

@@ -99,6 +99,10 @@ class Replica:
         """Whether the store is not what its checkpoint says: it is emptied, but only when there is
         something to fill it from.
         """
+        self.manifests: dict[str, bytes] = {}
+        """What other nodes were told that copy this store, by their tokens. None of it counts any
+        more when the store is given up.
+        """
         self.follows = True
         """Whether subscriptions are kept here, because no broker does."""
         self._limits = limits
@@ -380,6 +384,7 @@ class Replica:
         was unsound: another node is there to fill it. Raises ``BehindError``.
         """
         at = Position(self.at.incarnation)
+        self.manifests.clear()
         if self.unsound:
             self.empty(at, self.seen)
             return
@@ -389,6 +394,7 @@ class Replica:
 
     def doubt(self) -> None:
         """The store is not what its checkpoint says. On disk nothing changes yet."""
+        self.manifests.clear()
         self._pieces.clear()
         self.unsound = True
         self.start_at(Position(self.at.incarnation), self.seen)
@@ -424,6 +430,7 @@ class Replica:
 
     def empty(self, at: Position, seen: int) -> None:
         """Throw the store away and begin at ``at``. Raises ``BehindError``."""
+        self.manifests.clear()
         # First the word that it is not complete: a crash in between must not leave half of it.
         self._pieces.clear()
         self.start_at(at, seen)

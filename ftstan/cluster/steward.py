@@ -119,12 +119,12 @@ class Steward:
             log.warning(f"cluster: {error.text}")
         bounds = self._log.bounds()
         is_large = bounds.size > self._most
-        self._move_copy([one.node for one in reports if one.incarnation == incarnation])
         first = purge_to(self._nodes.members, reports, incarnation, is_large=is_large)
-        if first - bounds.first < FEWEST or self._clock.mono() - asked > _STALE_S:
-            return
-        self._log.purge(first)
-        log.debug(f"cluster: entries {bounds.first} to {first - 1} of the log were purged")
+        if first - bounds.first >= FEWEST and self._clock.mono() - asked <= _STALE_S:
+            self._log.purge(first)
+            log.debug(f"cluster: entries {bounds.first} to {first - 1} of the log were purged")
+        # Behind the purge: JetStream may refuse it for as long as a majority of servers is away.
+        self._move_copy([one.node for one in reports if one.incarnation == incarnation])
 
     def _move_copy(self, present: list[str]) -> None:
         """Have JetStream move the copy that a removed node's server holds to a member's server.

@@ -30,6 +30,7 @@ from ftstan.cluster.beats import decode_report
 from ftstan.cluster.follower import REMOVED, Stage
 from ftstan.cluster.log import LogLostError
 from ftstan.cluster.names import beat_subject, copy_subject, question_subject
+from ftstan.config.limits import Limits
 from ftstan.nats import tasks
 from ftstan.nats.clustered import has_own_account, jetstream_options, log_login
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ftstan.cluster.follower import Follower
     from ftstan.cluster.replica import Replica
     from ftstan.cluster.steward import Steward
-    from ftstan.config.options import LinkOptions
+    from ftstan.config.options import LinkOptions, StoreLimits
     from ftstan.nats.link import Link
     from ftstan.node.context import Context
     from ftstan.stores.interface import StoreAccess
@@ -182,7 +183,14 @@ class ClusterNode:
         await node.call(lambda: self._follow(follower))
 
     def _follow(self, follower: Follower) -> None:
+        # A reload may have come while it recovered.
+        self.set_limits(self._node.options.limits)
         self._node.plane.follower = follower
+
+    def set_limits(self, limits: StoreLimits) -> None:
+        """Other limits of the local store, on the data plane's thread."""
+        if self._access.replica is not None:
+            self._access.replica.set_limits(Limits(limits))
 
     def _elected(self) -> None:
         """On the data plane's thread: this node leads."""
@@ -353,6 +361,8 @@ class ClusterNode:
         self._check_leads()
         if not _NODE_ID.fullmatch(node):
             raise RefusedError("invalid node ID", hint="no blanks, and none of . * >")
+        if not is_in:
+            await self._check_removable(node)
         try:
             async with asyncio.timeout(_WITHIN_S):
                 await self._node.call(lambda: self._access.change_node(node, is_in=is_in))
@@ -366,6 +376,22 @@ class ClusterNode:
         log.stream.info(f'{"Added" if is_in else "Removed"} node "{node}"')
         if node == self.node_id and not is_in:
             self._node.request_step_down("", status=0)
+
+    async def _check_removable(self, node: str) -> None:
+        """Raises ``RefusedError`` if nobody could lead without ``node``."""
+        if not set(self._access.members) - {node}:
+            raise RefusedError(
+                f"node {node} is the last one of the cluster", hint="add another node first"
+            )
+        if node != self.node_id:
+            return
+        if not await self._ready():
+            raise RefusedError(
+                f"node {node} leads, and no other node follows",
+                hint="start one, and see ftstanctl cluster status",
+            )
+        # Others may have asked meanwhile.
+        self._check_leads()
 
     async def add(self, data: bytes) -> bytes:
         """Answer a request to add a node, in the original's words."""

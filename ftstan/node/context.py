@@ -194,6 +194,10 @@ class ClusterPart(Protocol):
         """Add a node to the cluster, or remove it. Raises ``FtstanError``."""
         ...
 
+    def set_limits(self, limits: StoreLimits) -> None:
+        """Other limits of the local store, on the data plane's thread."""
+        ...
+
 
 class MemberPart(Member, Protocol):
     """What operators ask of the node (``member.NodeMember``), for the other parts."""

@@ -188,6 +188,8 @@ class NodeMember:
         def apply() -> None:
             if node.plane.serving is not None:
                 node.plane.serving.set_limits(limits)
+            elif node.cluster is not None:
+                node.cluster.set_limits(limits)
 
         await self._within(_RECORD_WITHIN_S, apply)
         return lines

@@ -330,3 +330,59 @@ def other() -> MsgBlock:
     made = MsgBlock()
     made.append(1, BAR, b"", b"another one", 7)
     return made
+
+
+def begun(theirs: Life, ours: Life) -> tuple[Copy, Wire]:
+    """A copy that has fetched some messages."""
+    fill(theirs)
+    road = wire(theirs)
+    made = copy(ours, road)
+    while not any(asked["want"] == "messages" for asked in road.asked):
+        assert made.step() is None
+    return made, road
+
+
+def test_a_node_that_begins_anew_under_a_copy_is_no_node_whose_messages_expired(
+    nodes: tuple[Life, Life], tmp_path: Path
+) -> None:
+    theirs, ours = nodes
+    made, road = begun(theirs, ours)
+    (tmp_path / "empty").mkdir()
+    empty = Life(tmp_path / "empty", 1)
+    road.source = wire(empty).source
+    with pytest.raises(CopyError, match="knows nothing of that copy"):
+        run(made)
+    empty.kill()
+    found = ours.file.read()
+    assert found is not None
+    assert found.at == Position(LOG)
+
+
+@pytest.mark.parametrize("how", ["forsake", "doubt", "empty"])
+def test_a_copy_of_a_store_that_is_given_up_breaks_off(nodes: tuple[Life, Life], how: str) -> None:
+    theirs, ours = nodes
+    made, _ = begun(theirs, ours)
+    replica = theirs.replica
+    if how == "empty":
+        replica.empty(Position(LOG), 0)
+    elif how == "doubt":
+        replica.doubt()
+    else:
+        replica.forsake()
+    with pytest.raises(CopyError, match="knows nothing of that copy"):
+        run(made)
+
+
+def test_copies_that_broke_off_end_none_that_goes_on(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+    road = wire(theirs)
+    made = copy(ours, road)
+    done = None
+    while done is None:
+        for number in range(3):
+            asked = {"want": "manifest", "token": f"{len(road.asked)}-{number}"}
+            known = asked | {"incarnation": LOG.hex(), "offset": 0, "most": 1}
+            assert road.source.answer(json.dumps(known).encode())[0] == 0
+        done = made.step()
+    assert state(ours) == state(theirs)

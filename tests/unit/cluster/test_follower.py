@@ -462,7 +462,7 @@ def test_a_node_behind_the_purge_copies_from_a_follower_and_does_not_lead_before
         said(report("b", first.log.at, 0, leads=False)),
     ]
     node.run(3.0)
-    assert FakeCopy.chosen == ["b", "b"]
+    assert FakeCopy.chosen == ["b", "a"]
     assert node.stage() is Stage.FOLLOWING
     assert node.log.at == first.log.at
     assert node.follower.trouble == ""
@@ -552,3 +552,85 @@ def test_messages_of_a_follower_expire_by_the_clock_of_the_leader(
             node.run(0.05)
         assert set(node.replica.store.ticks[-1:]) == {theirs}
     assert not node.was_elected()
+
+
+def test_a_node_with_data_says_so_before_it_has_found_the_stream(time: Time) -> None:
+    stream = Stream()
+    at = Position(LOG, 100, 5, 1, "a")
+    started = [Node(stream, name, time, at).follower.report() for name in ("b", "c")]
+    assert [(one.incarnation, one.sequence, one.crc) for one in started] == [
+        (LOG.hex(), 100, 5)
+    ] * 2
+    # It is no node that could lead, or be copied.
+    assert started[0].trouble == "looking for the log"
+    founder = Node(stream, "a", time)
+    founder.js.reports = [said(one) for one in started]
+    founder.run(5.0)
+    assert stream.config is None
+    assert "node b has data" in founder.follower.trouble
+
+
+def test_nobody_leads_a_log_that_lacks_what_a_node_knows_that_just_starts(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    first.log.append(b"acked")
+    known = first.log.at
+    del stream.entries[-1]
+    node.js.reports = [said(Node(stream, "c", time, known).follower.report())]
+    node.run(10.0)
+    assert not node.was_elected()
+    assert "node c knows of entry 2" in node.follower.trouble
+
+
+def test_the_trouble_of_a_node_is_over_when_it_follows_a_leader(stream: Stream, time: Time) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+    first.log.append(b"acked")
+    node.js.waiting.append(first.follower.report().encode())
+    stream.hidden = 1
+    node.run(3.0)
+    assert "this node has heard of entry 2" in node.follower.trouble
+    stream.hidden = 0
+    third = Node(stream, "c", time)
+    third.run(10.0)
+    assert third.was_elected()
+    node.run(2.0, beats=third)
+    assert node.log.at == third.log.at
+    assert node.follower.report().trouble == ""
+
+
+def test_a_node_keeps_its_trouble_while_it_follows_one_with_its_own_id(
+    stream: Stream, time: Time
+) -> None:
+    first = leader(stream, time)
+    twin = Node(stream, "a", time)
+    twin.run(2.0, beats=first)
+    first.log.append(b"")
+    twin.run(0.05)
+    assert twin.log.at == first.log.at
+    assert "another server runs with the node id" in twin.follower.trouble
+
+
+def test_nodes_whose_copy_breaks_off_are_asked_in_turn(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader(stream, time)
+    for _ in range(3):
+        first.log.append(b"")
+    first.log.purge(3)
+    chosen: list[str] = []
+
+    class Refused(FakeCopy):
+        def step(self) -> Position | None:
+            chosen.append(self.node)
+            raise CopyError("a channel is damaged")
+
+    monkeypatch.setattr(module, "Copy", Refused)
+    node = Node(stream, "c", time)
+    node.js.reports = [said(report(name, first.log.at, 0, leads=name == "a")) for name in "abd"]
+    node.run(5.0)
+    assert chosen[:6] == ["b", "d", "a", "b", "d", "a"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from ftstan.base.clock import SystemClock
+from ftstan.base.clock import ManualClock, SystemClock
 from ftstan.base.errors import FencedError, StoppedError
 from ftstan.cluster import log as module
 from ftstan.cluster.entry import Kind, Position, follow
@@ -18,6 +18,7 @@ from ftstan.cluster.log import (
     differences,
     settings,
 )
+from ftstan.nats.jetstream import Appended, WrongLast
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
 if TYPE_CHECKING:
@@ -154,6 +155,55 @@ def test_a_log_that_lost_its_end_is_not_appended_to(monkeypatch: pytest.MonkeyPa
     del stream.entries[-1]
     with pytest.raises(LogLostError, match="lost entries that were acknowledged"):
         log.append(b"next")
+
+
+@pytest.mark.parametrize("between", ["an answer", "an entry"])
+def test_a_log_that_was_short_for_a_moment_long_ago_is_waited_for_again(
+    between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    stream = stream_of()
+    log = ReplicatedLog(cast("JetStream", FakeJetStream(stream)), "cid", clock, threading.Event())
+    log.begin(Position(LOG))
+    lead(log, "a")
+    log.append(b"acked")
+
+    def says(last: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, "append", lambda *_: WrongLast(last))
+            assert not log.attempt(log.leader_record("a"))
+
+    says(1)
+    if between == "an answer":
+        says(2)
+    else:
+        lead(node(stream), "b")
+        assert log.read().entries
+    clock.advance(600.0)
+    says(1)
+    clock.advance(3.0)
+    with pytest.raises(LogLostError, match="lost entries that were acknowledged"):
+        says(1)
+
+
+def test_each_append_waits_for_a_log_that_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    stream = stream_of()
+    log = ReplicatedLog(cast("JetStream", FakeJetStream(stream)), "cid", clock, threading.Event())
+    log.begin(Position(LOG))
+    lead(log, "a")
+    append = stream.append
+
+    def is_short_at_first(subject: str, data: bytes, last: int) -> Appended | WrongLast:
+        monkeypatch.setattr(stream, "append", append)
+        return WrongLast(last - 1)
+
+    for body in (b"one", b"two"):
+        monkeypatch.setattr(stream, "append", is_short_at_first)
+        log._short_since = clock.mono()
+        clock.advance(600.0)
+        log.append(body)
+    assert len(stream.entries) == 3
 
 
 def test_a_log_that_lost_its_end_and_went_on_is_refused_by_who_had_read_it() -> None:

@@ -34,8 +34,15 @@ def said(node: str, stored: int, incarnation: str = LOG) -> Report:
         ({"a": 30, "b": 30, "c": 30}, {"a": 30}, 0, 0),
         # Nobody knows of a third node.
         ({}, {"a": 30, "b": 10}, 10, 10),
-        # Five nodes: three must have it.
-        ({}, {"a": 9, "b": 8, "c": 7, "d": 6, "e": 5}, 5, 7),
+        # Five nodes: of a large log two must have an entry, as many as JetStream confirms it for.
+        ({}, {"a": 9, "b": 8, "c": 7, "d": 6, "e": 5}, 5, 8),
+        # Three were replaced by others, and nobody removed them.
+        (
+            {"a": 90, "b": 90, "c": 90, "d": 10, "e": 10, "f": 10},
+            {"a": 90, "b": 90, "c": 80},
+            0,
+            90,
+        ),
     ],
 )
 def test_what_all_nodes_have_may_go_and_what_a_majority_has_where_the_log_is_large(
