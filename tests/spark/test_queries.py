@@ -119,6 +119,7 @@ def test_lag_says_where_each_subscription_stands(spark: SparkSession, store: Pat
         5,
         1,
     )
+    queries.register(spark, [str(store)])
     first = queries.sql(
         spark, "SELECT timestamp FROM messages WHERE channel = 'orders' AND sequence = 1"
     ).first()
