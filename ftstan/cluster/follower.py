@@ -226,8 +226,7 @@ class Follower:
             if beat.to in ("", self._node_id):
                 self._silence.leaves(now)
             else:
-                # That one first; who is to follow may have died just now.
-                self._silence.heard(now)
+                self._silence.yields(now)
             return
         self._silence.heard(now)
         self._time.hear(beat.time)

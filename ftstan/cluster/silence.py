@@ -18,6 +18,9 @@ LONGEST_S: Final = 1.0
 FIRST_S: Final = 1.5
 #: Behind the word of a leader that it stops.
 _FAREWELL_S: Final = 0.1
+#: ... and that another node shall follow: that one may have to read the log first. If it has died
+#: just now, nobody leads for so long.
+YIELD_S: Final = 3.0
 #: A turn that comes so late was preceded by a pause, or by work: what came meanwhile is unread.
 LATE_S: Final = 0.3
 
@@ -42,6 +45,10 @@ class Silence:
     def leaves(self, now: float) -> None:
         """The leader said that it stops."""
         self._due = now + self._rng.uniform(0.0, _FAREWELL_S)
+
+    def yields(self, now: float) -> None:
+        """The leader said that it stops, and that another node shall follow."""
+        self._due = now + YIELD_S + self._rng.uniform(0.0, LONGEST_S - SHORTEST_S)
 
     def look_at(self, when: float) -> None:
         """This node will look at ``when``, or before."""
