@@ -460,8 +460,9 @@ def lines(data: bytes) -> None:
         line = data[:size]
         assert line.find(b"\n") == size - 1
         assert first_line(line, of_server=of_server) == read
-        words = line.replace(b"\r", b" ").replace(b"\t", b" ").split(b" ")
-        words = [word.strip(b"\n") for word in words if word.strip(b"\n")]
+        # One carriage return belongs to the end; any other is part of a word.
+        body = line[:-1].removesuffix(b"\r")
+        words = [word for word in body.replace(b"\t", b" ").split(b" ") if word]
         if kind in {"message", "headed"}:
             assert (subject, number) == (words[1], int(words[-1]))
         if kind == "sub":
