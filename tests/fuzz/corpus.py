@@ -177,6 +177,9 @@ def _lines() -> Iterator[bytes]:
         b"-ERR 'x'\r\n",
         b"INFO {}\r\n",
         b"CONNECT {}\r\n",
+        b"MSG \r> q 12\r\n",
+        b"HMSG a 7 r\rs 12 17\r\n",
+        b"PUB a\r b 12\r\n",
     )
 
 
