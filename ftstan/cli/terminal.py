@@ -181,6 +181,12 @@ def message_row(
     }
 
 
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a record, bytes as text."""
+    fields = ((name, getattr(value, name)) for name in value.__slots__)
+    return {name: text_of(field) if isinstance(field, bytes) else field for name, field in fields}
+
+
 def text_of(data: bytes) -> str:
     """Bytes of the wire as text, without loss."""
     return data.decode("utf-8", "surrogateescape")
