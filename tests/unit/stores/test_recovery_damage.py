@@ -23,13 +23,14 @@ from ftstan.wire import messages
 from ftstan.wire.block import MsgBlock
 from tests.command_lines import to_options
 from tests.compat.driver import SUBJECTS, Driver, sequences
+from tests.filenode import Owner
 from tests.oracle.damage import archived_tree
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.filestore import open_file_store
 from tests.uncoded import uncoded
 from tests.unit.stores.test_confirmed import contents_of_readable
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
