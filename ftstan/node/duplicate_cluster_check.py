@@ -72,7 +72,9 @@ class Guard:
         )
 
 
-def refuse_duplicates(link: Link, clock: Clock, nuid: Nuid, discovery: str, cluster_id: str) -> None:
+def refuse_duplicates(
+    link: Link, clock: Clock, nuid: Nuid, discovery: str, cluster_id: str
+) -> None:
     """Ask on a link that is up and not subscribed to anything.
 
     Raises ``NatsError`` if another server answers for ``cluster_id``.
