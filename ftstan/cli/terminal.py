@@ -133,6 +133,25 @@ def print_table(
     sys.stdout.flush()
 
 
+class Status:
+    """A line on standard error that is renewed while the block runs; only if that is a terminal."""
+
+    def __init__(self, *, shown: bool) -> None:
+        from rich.console import Console  # noqa: PLC0415
+
+        self._shown = shown
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("") if shown and self._console.is_terminal else None
+
+    def __enter__(self) -> None:
+        if self._status is not None:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
 @contextlib.contextmanager
 def progress(
     label: str, total: int, *, shown: bool, counted: bool = False
