@@ -56,7 +56,7 @@ T = TypeVar("T")
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
     if arguments.verb == "sql-schema":
-        from ftstan.stores.sql.schema import script  # noqa: PLC0415  # few ask for it
+        from ftstan.stores.sql.tables import script  # noqa: PLC0415  # few ask for it
 
         say(*script(arguments.driver).splitlines())
         return EXIT_CLEAN
