@@ -55,8 +55,8 @@ OVERSIZED_MESSAGE = (
 #: Why a request is refused whose answer would go where servers listen.
 SERVERS_REPLY = "reply subject of a server"
 
-#: Sids from here on belong to ack inboxes; those between the publish subject's and this to requests.
-#: Of a partitioned server the publish subjects have the first ones from here on, up to
+#: Sids from here on belong to ack inboxes; those between that of the publish subject and this one
+#: to requests. Of a partitioned server the publish subjects have the first ones from here on, up to
 #: ``publish_end``.
 FIRST_ACK_SID = 64
 

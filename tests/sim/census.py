@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -161,29 +162,39 @@ def table(met: Counter[str], required: Iterable[str] = REQUIRED) -> str:
     return "\n".join(f"{name:<{width}}  {met[name]:>9}" for name in names)
 
 
-def soak() -> int:
-    """Rounds without end; the table every minute. Returns 1 if a promise was broken."""
-    # The store reports every death that it finds: a million lines of it tell nothing.
-    log.configure(file=os.devnull)
+def soak(what: str, one: Callable[[int], Counter[str]], required: Iterable[str] = REQUIRED) -> int:
+    """Rounds of ``one`` seed until Ctrl-C, behind which the present one is still finished; the
+    table every minute.
+
+    Returns 1 if a promise was broken.
+    """
     met: Counter[str] = Counter()
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else time.time_ns() % 1_000_000_000
     shown = time.monotonic()
-    print(f"soak of the file store from seed {seed} on; stop it with Ctrl-C", flush=True)
-    try:
-        while True:
-            try:
-                met += run(seed)
-            except Violation as violation:
-                print(f"{table(met)}\nBROKEN: {violation}")
-                return 1
-            seed += 1
-            if time.monotonic() - shown > 60:
-                shown = time.monotonic()
-                print(f"{table(met)}\nseed {seed}: no promise broken", flush=True)
-    except KeyboardInterrupt:
-        print(f"{table(met)}\nstopped at seed {seed}: no promise broken")
-        return 0
+    stops: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        stops.append(number)
+        signal.signal(number, signal.default_int_handler)
+
+    # An interrupt inside a round would look like a process of it that ended without need.
+    signal.signal(signal.SIGINT, stop)
+    print(f"soak of {what} from seed {seed} on; stop it with Ctrl-C", flush=True)
+    while not stops:
+        try:
+            met += one(seed)
+        except Violation as violation:
+            print(f"{table(met, required)}\nBROKEN: {violation}")
+            return 1
+        seed += 1
+        if time.monotonic() - shown > 60:
+            shown = time.monotonic()
+            print(f"{table(met, required)}\nseed {seed}: no promise broken", flush=True)
+    print(f"{table(met, required)}\nstopped at seed {seed}: no promise broken")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(soak())
+    # The store reports every death that it finds: a million lines of it tell nothing.
+    log.configure(file=os.devnull)
+    sys.exit(soak("the file store", run))

@@ -9,14 +9,12 @@ is stopped or a promise is broken.
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.sim import census
 from tests.sim.ft.group import run_history
 from tests.sim.ft.shapes import shape_of
-from tests.sim.model import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,27 +118,5 @@ def table(met: Counter[str]) -> str:
     return census.table(met, REQUIRED)
 
 
-def soak() -> int:
-    """Histories without end; the table every minute. Returns 1 if a promise was broken."""
-    met: Counter[str] = Counter()
-    seed = int(sys.argv[1]) if len(sys.argv) > 1 else time.time_ns() % 1_000_000_000
-    shown = time.monotonic()
-    print(f"soak of groups from seed {seed} on; stop it with Ctrl-C", flush=True)
-    try:
-        while True:
-            try:
-                met += run([seed])
-            except Violation as violation:
-                print(f"{table(met)}\nBROKEN: {violation}")
-                return 1
-            seed += 1
-            if time.monotonic() - shown > 60:
-                shown = time.monotonic()
-                print(f"{table(met)}\nseed {seed}: no promise broken", flush=True)
-    except KeyboardInterrupt:
-        print(f"{table(met)}\nstopped at seed {seed}: no promise broken")
-        return 0
-
-
 if __name__ == "__main__":
-    sys.exit(soak())
+    sys.exit(census.soak("groups", lambda seed: run([seed]), REQUIRED))
