@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ftstan.base.errors import FencedError
 from ftstan.cli import ctl, store_end
+from ftstan.ft.epoch import SLICES_PER_EPOCH
+from ftstan.ft.epoch_records import SLOT_SIZE, encode_slot
 from ftstan.stores.file.log import records
 from ftstan.wire import codec
 from ftstan.wire.block import MsgBlock
@@ -111,3 +115,39 @@ def test_a_copy_that_stood_still_puts_no_guard_into_the_store_that_another_one_h
             end.guard()
     with serving(target) as node:
         assert payloads(node, NAME) == {1: b"a", 2: b"b", 3: b"acknowledged"}
+
+
+def test_a_filler_that_is_older_than_the_record_below_it_does_not_make_slices_ours_again(
+    tmp_path: Path,
+) -> None:
+    node = serve(tmp_path)
+    node.publish(NAME, b"a")
+    before = node.owner.activation
+    node.store.close()
+    node.owner.leave_to_original()
+    left = node.owner.activation
+    assert (before.ours_from, left.epoch, left.ours_from) == (1, 2, SLICES_PER_EPOCH + 1)
+    node.owner.close()
+    # Of a server that looked before that, and died with its number announced.
+    filler = encode_slot(replace(before.record(), slot=4, epoch=5))
+    with open(tmp_path / "ft.epoch", "r+b") as f:
+        f.seek(4 * SLOT_SIZE)
+        f.write(filler)
+    with serving(tmp_path) as node:
+        assert (node.owner.activation.epoch, node.owner.ours_from) == (5, left.ours_from)
+        assert payloads(node, NAME) == {1: b"a"}
+
+
+def test_a_store_is_left_to_an_original_above_every_slice_that_it_has(tmp_path: Path) -> None:
+    node = serve(tmp_path)
+    node.publish(NAME, b"a")
+    node.store.close()
+    for name in ("msgs.1.dat", "msgs.1.idx"):
+        os.rename(tmp_path / "foo" / name, tmp_path / "foo" / name.replace("1", "9000"))
+    node.owner.leave_to_original()
+    assert node.owner.activation.epoch == 4
+    assert node.owner.ours_from == 3 * SLICES_PER_EPOCH + 1
+    node.owner.close()
+    with serving(tmp_path) as node:
+        assert payloads(node, NAME) == {1: b"a"}
+        assert node.publish(NAME, b"b") == [2]
