@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from ftstan.ft.ownership import StoreOwner
     from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.file.tools.changing import Work
 
@@ -52,6 +53,7 @@ EXIT_DAMAGE = 1
 class Owned:
     """A datastore that this process owns."""
 
+    owner: StoreOwner
     env: FileEnv
     epochs: EpochFacts
 
@@ -66,7 +68,7 @@ def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterato
         env = FileEnv(
             LocalDisk(), owner.root, SystemClock(), options, owner, crc, asking, path=arguments.dir
         )
-        yield Owned(env, epochs)
+        yield Owned(owner, env, epochs)
 
 
 # ---- handover and compact
@@ -75,7 +77,14 @@ def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterato
 
 def handover(arguments: argparse.Namespace) -> int:
     """Leave what an original server would have written."""
-    return _rewrite(arguments, "handing over", hand_over_channel, "slices")
+
+    def leave(owner: StoreOwner) -> None:
+        # Of one channel alone the others are as they were: with slices that former owners of ours
+        # may have open.
+        if arguments.channel is None:
+            owner.leave_to_original()
+
+    return _rewrite(arguments, "handing over", hand_over_channel, "slices", leave)
 
 
 def compact(arguments: argparse.Namespace) -> int:
@@ -125,11 +134,21 @@ def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | Non
     return ring_of(options, {} if path else os.environ)
 
 
-def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str) -> int:
+def _stay(_owner: StoreOwner) -> None:
+    """The store is ours as before."""
+
+
+def _rewrite(
+    arguments: argparse.Namespace,
+    label: str,
+    work: Work,
+    counted: str,
+    last: Callable[[StoreOwner], None] = _stay,
+) -> int:
     def all_of_it(env: FileEnv, only: bytes | None, advance: Callable[[int], None]) -> Changed:
         return rewrite(env, work, only=only, max_bytes=arguments.slice_bytes, progress=advance)
 
-    return _change(arguments, label, all_of_it, counted)
+    return _change(arguments, label, all_of_it, counted, last)
 
 
 def _change(
@@ -137,7 +156,9 @@ def _change(
     label: str,
     work: Callable[[FileEnv, bytes | None, Callable[[int], None]], Changed],
     counted: str,
+    last: Callable[[StoreOwner], None] = _stay,
 ) -> int:
+    """``last``: what is recorded when all is done."""
     with _owned(arguments) as owned:
         env = owned.env
         only = _only(arguments, env)
@@ -147,6 +168,7 @@ def _change(
                 total += sum(s.dat_size for s in files.all)
         with progress(label, total, shown=arguments.output == "table") as advance:
             rows = work(env, only, advance)
+        last(owned.owner)
     if arguments.output == "json":
         print_json({"channels": [{"name": text_of(name), counted: count} for name, count in rows]})
     else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import threading
 import time
 from dataclasses import dataclass
@@ -22,7 +21,10 @@ from ftstan.cli.store_owner import owning
 from ftstan.ft.epoch_records import Cause
 from ftstan.ft.sqlaccess import SqlOwner
 from ftstan.stores.copying import UNLIMITED
-from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file import deletion
+from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state.statefile import replace_file
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.sql.store import SqlStore
 from ftstan.stores.sql.tools.watch import Watch
@@ -164,23 +166,34 @@ class _Directory:
     def clear(self) -> None:
         # Again: the lock is held now.
         require_unserved(self.path)
-        names = [name for name in os.listdir(self.path) if not _OWNED.match(name)]
+        env = self._env()
+        disk = env.disk
+        found = [row for row in disk.listdir(env.root) if not _OWNED.match(row[0])]
         # The guard last: without it, what is left would not be known for an unfinished copy.
-        for name in sorted(names, key=lambda name: name == SERVER):
-            path = os.path.join(self.path, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
+        for name, is_dir in sorted(found, key=lambda row: row[0] == SERVER):
+            if is_dir:
+                below = disk.open_dir_at(env.root, name)
+                try:
+                    deletion.empty_directory(env, below)
+                finally:
+                    disk.close(below)
+            # Whoever took the store meanwhile may have finished the copy, and serve it.
+            env.owner.confirm()
+            if is_dir:
+                disk.rmdir(env.root, name)
             else:
-                os.unlink(path)
+                disk.unlink(env.root, name)
+        disk.fsync(env.root)
 
     def guard(self) -> None:
-        path = os.path.join(self.path, SERVER)
-        with open(f"{path}.new", "wb") as file:
-            file.write(GUARD)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{path}.new", path)
-        os.fsync(self.owner.root)
+        env = self._env()
+        env.disk.close(replace_file(env, env.root, SERVER, GUARD))
+
+    def _env(self) -> FileEnv:
+        options = FileStoreOptions(crc_polynomial=self.crc_poly)
+        crc = records.Crc(self.crc_poly)
+        owner = self.owner
+        return FileEnv(LocalDisk(), owner.root, SystemClock(), options, owner, crc, path=self.path)
 
 
 # ---- a database

@@ -304,7 +304,10 @@ def claim(
                 store_id=previous.store_id if previous else store_id,
                 # The survey came before a look that found no record: so it saw no slice of ours,
                 # only an original server's.
-                ours_from=previous.ours_from if previous else lost.ours_from,
+                # It only grows, and a filler may be older than the record below it.
+                ours_from=max(
+                    (record.ours_from for record in found.records), default=lost.ours_from
+                ),
                 server_id=server_id,
                 host=socket.gethostname() if host is None else host,
                 pid=os.getpid() if pid is None else pid,
@@ -366,6 +369,7 @@ def claim_next(
     clock: Clock,
     cause: Cause,
     ft_mixed: bool | None = None,
+    left: Survey | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
 ) -> Activation:
     """Take a higher number for the owner of ``before``, which serves on under it without reading
@@ -385,17 +389,21 @@ def claim_next(
     3. All blank: nobody did, and nobody can. They are filled, and our record takes the place of the
        filler.
 
-    ``ft_mixed`` and ``cause`` as in ``claim``. Raises ``FencedError``: nothing of the number may be
-    used. Raises ``StoreError`` if storage refuses: ``before`` is still valid if its confirm says
-    so.
+    ``ft_mixed`` and ``cause`` as in ``claim``. ``left``: what is in a store that is left to an
+    original server. Every slice of it is that server's from here on: the number is above all of
+    them, as at a store's first epoch. Raises ``FencedError``: nothing of the number may be used.
+    Raises ``StoreError`` if storage refuses: ``before`` is still valid if its confirm says so.
     """
     try:
-        number = _take_number(disk, root_fd, before.epoch)
+        floor = -(-left.highest_slice // SLICES_PER_EPOCH) if left is not None else 0
+        number = _take_number(disk, root_fd, max(before.epoch, floor))
         # Before anything is written: a rightful successor should not find a slot of ours behind its
         # own.
         _check_unowned(disk, root_fd, before, number)
         raised = before.raised(number, cause=cause, since_ns=clock.wall_ns(), ft_mixed=ft_mixed)
         activation = replace(raised, nonce=token(NONCE_SIZE))
+        if left is not None:
+            activation = replace(activation, ours_from=activation.slice_base + 1)
         if number > before.epoch + 1:
             # It says what is recorded now, not what is about to be.
             _announce(disk, root_fd, _filler(before, number))

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch import LostEpochs
     from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.mounts import Mount
+    from ftstan.ft.survey import Survey
 
 _WATCH_READS = 3
 
@@ -590,7 +591,22 @@ class StoreOwner:
             self.verify_lock()
             self._raise(Cause.MIXED_SWITCHED, on)
 
-    def _raise(self, cause: Cause, ft_mixed: bool | None = None) -> None:
+    def leave_to_original(self) -> None:
+        """Record that every slice in the store is an original server's from now on.
+
+        What it does to them then, a kill included, is read as its own when we come back. Every
+        slice must be one that no former owner of ours can have open. As ``raise_epoch`` in
+        everything else.
+        """
+        try:
+            left = survey_store(self._disk, self.root)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        self._raise(Cause.TOOL, left=left)
+
+    def _raise(
+        self, cause: Cause, ft_mixed: bool | None = None, left: Survey | None = None
+    ) -> None:
         """Go on to a higher epoch without giving up the store.
 
         Nobody may have owned the store in between, since nothing is read again: ``claim_next``
@@ -609,6 +625,7 @@ class StoreOwner:
                 clock=self._clock,
                 cause=cause,
                 ft_mixed=ft_mixed,
+                left=left,
             )
             self._install(activation)
         except FencedError as error:

@@ -209,7 +209,7 @@ def carry_out(env: FileEnv, intent: Intent) -> None:
         pass
     else:
         try:
-            _empty(env, dirfd, intent.number)
+            empty_directory(env, dirfd, intent.number)
             disk.fsync(dirfd)
         finally:
             disk.close(dirfd)
@@ -226,7 +226,7 @@ def carry_out(env: FileEnv, intent: Intent) -> None:
     disk.fsync(env.root)
 
 
-def _empty(env: FileEnv, dirfd: int, newest: int = 0) -> None:
+def empty_directory(env: FileEnv, dirfd: int, newest: int = 0) -> None:
     """Remove what is in a directory.
 
     The data of the slice ``newest`` go when those before it have durably gone.
@@ -246,7 +246,7 @@ def _empty(env: FileEnv, dirfd: int, newest: int = 0) -> None:
             continue
         below = disk.open_dir_at(dirfd, name)
         try:
-            _empty(env, below)
+            empty_directory(env, below)
         finally:
             disk.close(below)
         env.owner.confirm()
