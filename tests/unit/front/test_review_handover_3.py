@@ -85,6 +85,7 @@ def test_a_tap_here_takes_no_answer_from_a_client_elsewhere(
         client = listener(there, reply)
         asked(core, client, reply)
         assert hears(client, core, reply)
+    taps.settle()
     assert taps.messages
 
 
