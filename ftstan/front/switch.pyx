@@ -11,6 +11,8 @@ comes, and the connection is not read until both have answered. The other direct
 The core does not publish what it subscribes to, nor with headers.
 A message for the core that others here want as well goes through the NATS server, which gives it to
 all of them.
+So does a message of the core that nobody here wants but who may listen together with clients of
+other NATS servers (``is_shared``).
 
 Nothing is ever said for the core but what it has written itself, which it does behind *confirm*
 (``docs/architecture.md``); and nobody is heard or given anything whom the NATS server has not let
