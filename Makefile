@@ -16,7 +16,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: build check test test-system test-gluster retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
+.PHONY: build check test test-system test-gluster retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -210,6 +210,10 @@ bench-scale: build
 # How fast the log becomes rows of Spark; arguments go through BENCH_ARGS, such as "--count 5000000 --only scan".
 bench-spark: build
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
+
+# Patterns, recovery and takeovers on PostgreSQL and MariaDB; it needs the servers' packages.
+bench-sql: build
+	$(BIN)/python -m benchmarks.sql $(BENCH_ARGS)
 
 clean:
 	rm -rf build dist $(VENV) $(DEBUG_VENV) $(FUZZ_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache

@@ -145,17 +145,31 @@ def _store(name: str, options: argparse.Namespace, fill: list[str], channels: li
             subprocess.run(argv, check=True)
             logs = Path(options.logs) / f"{name} {way}" if options.logs else directory
             logs.mkdir(parents=True, exist_ok=True)
-            with Pair(logs, store, options.words) as pair:
-                publisher = PacedPublisher(
-                    pair.url, channels, every=options.every / 1000, size=options.size
-                )
-                publisher.connect()
-                rows = [
-                    _failover(pair, publisher, number, options.settle)
-                    for _ in range(options.failovers)
-                ]
-                publisher.close()
-        _show(f"{name}, {way}", rows)
+            pair = Pair(logs, ["-store", "file", "-dir", str(store)], options.words)
+            ends(f"{name}, {way}", pair, number, channels, options)
+
+
+def ends(
+    name: str,
+    pair: Pair,
+    number: signal.Signals | None,
+    channels: list[bytes],
+    options: argparse.Namespace,
+) -> None:
+    """Measure one way of ending on a pair that is not started yet, and print.
+
+    Of ``options``: ``failovers``, ``every`` (milliseconds), ``size``, ``settle`` (seconds).
+    """
+    with pair:
+        publisher = PacedPublisher(
+            pair.url, channels, every=options.every / 1000, size=options.size
+        )
+        publisher.connect()
+        rows = [
+            _failover(pair, publisher, number, options.settle) for _ in range(options.failovers)
+        ]
+        publisher.close()
+    _show(name, rows)
 
 
 def _failover(

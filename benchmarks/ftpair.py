@@ -54,7 +54,8 @@ class Member(Child):
 class Pair:
     """``active`` and ``standby``; everything is ended on leaving the block."""
 
-    def __init__(self, directory: Path, store: Path, words: list[str]) -> None:
+    def __init__(self, directory: Path, store: list[str], words: list[str]) -> None:
+        """``directory``: for logs; ``store``: words of the members that name their datastore."""
         self._directory = directory
         self._store = store
         self._words = words
@@ -93,7 +94,7 @@ class Pair:
         return former
 
     def switch_over(self) -> Member:
-        """Ask the active to hand over, without waiting for it.
+        """Ask the active of a pair on a directory to hand over, without waiting for it.
 
         The standby is the active from here on.
         """
@@ -108,7 +109,7 @@ class Pair:
             "--cluster",
             GROUP_CLUSTER,
         ]
-        words += ["--group", "bench", "--dir", str(self._store)]
+        words += ["--group", "bench", "--dir", self._store[self._store.index("-dir") + 1]]
         self._asked.append(Child(words, self._directory / "asked.log"))
         former = self.active
         self.active = self.standby
@@ -139,19 +140,7 @@ class Pair:
             "-ft_group",
             "bench",
         ]
-        argv += [
-            "-store",
-            "file",
-            "-dir",
-            str(self._store),
-            "-mm",
-            "0",
-            "-mb",
-            "0",
-            "-mc",
-            "0",
-            *self._words,
-        ]
+        argv += [*self._store, "-mm", "0", "-mb", "0", "-mc", "0", *self._words]
         member = Member(argv, log)
         self._members.append(member)
         return member

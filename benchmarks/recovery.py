@@ -64,7 +64,7 @@ def _measure(name: str, rounds: int, *fill: str, clean: bool) -> None:
                 text = server.wait_for("Streaming Server is ready")
                 if i:  # the first start follows the writer's end, not a server's
                     recovering, ready = (
-                        _stamp(text, w)
+                        stamp(text, w)
                         for w in ("Recovering the state", "Streaming Server is ready")
                     )
                     seconds.append((ready - recovering).total_seconds())
@@ -78,7 +78,7 @@ def _measure(name: str, rounds: int, *fill: str, clean: bool) -> None:
     )
 
 
-def _stamp(text: str, word: str) -> dt.datetime:
+def stamp(text: str, word: str) -> dt.datetime:
     """The time of the first log line with ``word``."""
     match = _STAMP.search(next(line for line in text.splitlines() if word in line))
     assert match is not None

@@ -14,8 +14,8 @@ import tempfile
 from demo.processes import DemoError
 from ftstan.drill.ports import free_ports
 from ftstan.stores.sql.connecting import connect
-from ftstan.stores.sql.schema import statements
 from ftstan.stores.sql.source import parse
+from ftstan.stores.sql.tables import statements
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _SCRIPT = os.path.join(_ROOT, "tools", "sql_servers.sh")

@@ -53,8 +53,10 @@ _CLIENT = ROOT / "node_modules" / "node-nats-streaming"
 #: Tests of one group are run by one worker: they share what is costly to set up, or take their
 #: ports from one range without knowing of each other.
 _TOGETHER = {
-    "tests/ansible/test_hosts.py": "hosts",
-    "tests/ansible/test_migrate.py": "hosts",
+    # Those before the pair's boot hosts of their own; one of them takes as long as all of the pair.
+    "tests/ansible/test_hosts.py::test_roles_": "roles on one host",
+    "tests/ansible/test_hosts.py::test_a_configuration_": "refusals on one host",
+    "tests/ansible/test_hosts.py": "pair of hosts",
     "tests/ft/test_demo.py": "demo and drills",
     "tests/ft/test_drill.py": "demo and drills",
     "tests/ft/test_readme.py": "readme",

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.stores.sql.schema import statements
 from ftstan.stores.sql.source import parse
+from ftstan.stores.sql.tables import statements
 from tests.processes import ROOT
 
 if TYPE_CHECKING:

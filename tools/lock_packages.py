@@ -20,7 +20,7 @@ LOCK = ROOT / "packaging" / "lock"
 #: What each file is made from, and with which options; "-" stands for the extra "spark". What Spark
 #: needs must fit beside what the package holds, because one process has both.
 SOURCES = {
-    "runtime.txt": (str(ROOT / "pyproject.toml"), "--extra=drill"),
+    "runtime.txt": (str(ROOT / "pyproject.toml"), "--extra=drill", "--extra=sql"),
     "spark.txt": ("-", f"--constraint={LOCK / 'runtime.txt'}"),
     "build.txt": (str(LOCK / "build.in"),),
 }

@@ -11,7 +11,6 @@ INVALID_PUBLISH: bytes
 TOO_LARGE: str
 WRONG_SUBJECT: bytes
 SERVERS_REPLY: str
-PUBLISH_SID: int
 FIRST_ACK_SID: int
 
 class Core(Delivery):

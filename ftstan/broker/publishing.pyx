@@ -55,10 +55,9 @@ OVERSIZED_MESSAGE = (
 #: Why a request is refused whose answer would go where servers listen.
 SERVERS_REPLY = "reply subject of a server"
 
-#: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to
-#: requests. Of a partitioned server the publish subjects have the first ones from FIRST_ACK_SID on,
-#: up to ``publish_end``.
-PUBLISH_SID = 1
+#: Sids from here on belong to ack inboxes; those between the publish subject's and this to requests.
+#: Of a partitioned server the publish subjects have the first ones from here on, up to
+#: ``publish_end``.
 FIRST_ACK_SID = 64
 
 cdef enum:

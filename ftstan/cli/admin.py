@@ -25,7 +25,6 @@ from ftstan.cli.admin_client import (
 )
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
-from ftstan.cli.program import give_examples
 from ftstan.cli.reports import channel_report, state_of, subscription_report
 from ftstan.cli.terminal import (
     ago,
@@ -40,10 +39,6 @@ from ftstan.cli.words.servers import (
     EXIT_DONE,
     EXIT_REFUSED,
     EXIT_UNSERVED,
-    add_key_options,
-    count,
-    seconds,
-    sequence,
 )
 from ftstan.ft.health import name as server_name
 from ftstan.ft.subjects import question_subject
@@ -497,262 +492,46 @@ def _told(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
 
 
-# ---- words
-# --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """A sub-command: whether it takes a ``name``, changes something, and destroys something."""
-
-    text: str
-    run: Callable[[argparse.Namespace, Servers], int]
-    examples: tuple[str, str]
-    takes: str = ""
-    changes: bool = False
-    destroys: bool = False
-    names: bool = False
-    """Whether ``--output names`` prints one name a line, for scripts and completion."""
-
-
-_WORDS = {
+_RUN: dict[str, dict[str, Callable[[argparse.Namespace, Servers], int]]] = {
     "channel": {
-        "ls": _Word(
-            "list the channels",
-            _channel_ls,
-            ("channel ls", "channel ls --cluster orders --output json"),
-            names=True,
-        ),
-        "report": _Word(
-            "show how far behind the readers of each channel are, the worst first",
-            _channel_report,
-            ("channel report", "channel report --context prod --output json"),
-        ),
-        "info": _Word(
-            "show one channel",
-            _channel_info,
-            ("channel info orders", "channel info orders --output json"),
-            "name",
-        ),
-        "create": _Word(
-            "make an empty channel, within the limits",
-            _channel_create,
-            (
-                "channel create orders --dir /nss/orders",
-                "channel create orders --admin-key stan.key",
-            ),
-            "name",
-            changes=True,
-        ),
-        "delete": _Word(
-            "delete a channel with all its messages",
-            _channel_delete,
-            (
-                "channel delete orders --dir /nss/orders",
-                "channel delete orders --force --yes --dir /nss/orders",
-            ),
-            "name",
-            changes=True,
-            destroys=True,
-        ),
-        "purge": _Word(
-            "remove messages of a channel from its front, or all; its last sequence and "
-            "subscriptions stay",
-            _channel_purge,
-            (
-                "channel purge orders --keep 1000 --dir /nss/orders",
-                "channel purge orders --up-to 5000 --yes --admin-key stan.key",
-            ),
-            "name",
-            changes=True,
-            destroys=True,
-        ),
-        "redrive": _Word(
-            "publish the messages of a dead-letter channel again, to where they came from",
-            _channel_redrive,
-            (
-                "channel redrive orders.dead",
-                "channel redrive orders.dead --to orders.retry --filter channel=orders.>",
-            ),
-            "name",
-        ),
+        "ls": _channel_ls,
+        "report": _channel_report,
+        "info": _channel_info,
+        "create": _channel_create,
+        "delete": _channel_delete,
+        "purge": _channel_purge,
+        "redrive": _channel_redrive,
     },
     "client": {
-        "ls": _Word(
-            "list the clients that are registered",
-            _client_ls,
-            ("client ls", "client ls --output names"),
-            names=True,
-        ),
-        "info": _Word(
-            "show one client and its subscriptions",
-            _client_info,
-            ("client info auditor", "client info auditor --output json"),
-            "name",
-        ),
-        "kick": _Word(
-            "close a client as one that is dead; its durables stay",
-            _client_kick,
-            (
-                "client kick auditor --dir /nss/orders",
-                "client kick auditor --yes --admin-key stan.key",
-            ),
-            "name",
-            changes=True,
-            destroys=True,
-        ),
+        "ls": _client_ls,
+        "info": _client_info,
+        "kick": _client_kick,
     },
     "subscription": {
-        "ls": _Word(
-            "list subscriptions, durables and members of queue groups",
-            _sub_ls,
-            ("sub ls --channel orders", "sub ls --client auditor --output json"),
-        ),
-        "report": _Word(
-            "show how far behind each subscription is, the worst first",
-            _sub_report,
-            ("sub report", "sub report --channel orders"),
-        ),
-        "info": _Word(
-            "show one subscription",
-            _sub_info,
-            ("sub info orders 7", "sub info orders 7 --output json"),
-            "channel",
-        ),
+        "ls": _sub_ls,
+        "report": _sub_report,
+        "info": _sub_info,
     },
     "server": {
-        "ls": _Word(
-            "list the servers of the cluster",
-            _server_ls,
-            ("server ls", "server ls --cluster orders --output json"),
-            names=True,
-        ),
-        "info": _Word(
-            "show one server",
-            _server_info,
-            ("server info", "server info host2 --output json"),
-            "server",
-        ),
-        "reload": _Word(
-            "have a server read its configuration again, as SIGHUP does",
-            _server_reload,
-            (
-                "server reload host2 --dir /nss/orders",
-                "server reload --admin-key stan.key",
-            ),
-            "server",
-            changes=True,
-        ),
-        "drain": _Word(
-            "have a server leave for good and in peace, as SIGUSR2 does",
-            _server_drain,
-            (
-                "server drain host2 --dir /nss/orders",
-                "server drain host2 --yes --admin-key stan.key",
-            ),
-            "server",
-            changes=True,
-            destroys=True,
-        ),
+        "ls": _server_ls,
+        "info": _server_info,
+        "reload": _server_reload,
+        "drain": _server_drain,
     },
 }
-
-
-def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
-    """What adds the sub-commands of ``channel``, ``client``, ``subscription`` or ``server``."""
-
-    def add(parser: argparse.ArgumentParser) -> None:
-        commands = parser.add_subparsers(
-            title="commands", dest="verb", required=True, metavar="<command>"
-        )
-        for verb, word in _WORDS[noun].items():
-            added = commands.add_parser(verb, help=word.text, description=word.text)
-            give_examples(added, *word.examples)
-            contexts.add_options(added, group=False)
-            added.add_argument(
-                "--timeout",
-                type=seconds,
-                default=1.0,
-                metavar="SECONDS",
-                help="how long servers are waited for that may answer (default 1)",
-            )
-            shapes = ("table", "json", *(("names",) if verb == "ls" and word.names else ()))
-            added.add_argument("--output", choices=shapes, default="table", help="default: table")
-            match word.takes:
-                case "name":
-                    added.add_argument("name", metavar=noun.upper())
-                case "server":
-                    added.add_argument(
-                        "server_word",
-                        nargs="?",
-                        default="",
-                        metavar="SERVER",
-                        help="its name, id or host; default: the only one",
-                    )
-                case "channel":
-                    added.add_argument("channel", metavar="CHANNEL")
-                    added.add_argument(
-                        "id", type=count, metavar="ID", help="the number that sub ls shows"
-                    )
-            if word.changes:
-                add_key_options(added)
-            if word.destroys:
-                added.add_argument("--yes", action="store_true", help="do not ask")
-        if noun == "channel":
-            commands.choices["delete"].add_argument(
-                "--force",
-                action="store_true",
-                help="also if there are subscriptions: they and their positions are lost",
-            )
-            again = commands.choices["redrive"]
-            again.add_argument(
-                "--to",
-                default="",
-                metavar="CHANNEL",
-                help="publish to this channel (default: the one that each came from)",
-            )
-            again.add_argument(
-                "--filter",
-                action="append",
-                default=[],
-                metavar="KEY=VALUE",
-                help="only those whose origin has this channel (* and > match), durable, queue or "
-                "client; several must all hold",
-            )
-            bounds = commands.choices["purge"].add_mutually_exclusive_group()
-            bounds.add_argument(
-                "--keep", type=count, default=0, metavar="N", help="all but the newest N messages"
-            )
-            bounds.add_argument(
-                "--up-to",
-                type=sequence,
-                default=0,
-                metavar="SEQ",
-                help="only those up to this sequence, itself too",
-            )
-        if noun == "subscription":
-            for verb in ("ls", "report"):
-                commands.choices[verb].add_argument(
-                    "--channel", default="", metavar="CHANNEL", help="only of this channel"
-                )
-                commands.choices[verb].add_argument(
-                    "--client", default="", metavar="ID", help="only of this client"
-                )
-
-    return add
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
     contexts.fill(arguments)
-    word = _WORDS[arguments.command][arguments.verb]
+    carry_out = _RUN[arguments.command][arguments.verb]
 
     # Late: words and help need none of it.
     from ftstan.nats.request import asking  # noqa: PLC0415
 
     try:
         with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
-            return word.run(arguments, Servers(asker, arguments.cluster, arguments.timeout))
+            return carry_out(arguments, Servers(asker, arguments.cluster, arguments.timeout))
     except RefusedError as error:
         return complain(error, EXIT_REFUSED)
     except UnservedError as error:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError
-from ftstan.cli.terminal import print_json, print_table, say
+from ftstan.cli.terminal import Status, print_json, print_table, say
 from ftstan.cli.words.check_store import (
     EXIT_LIMITED,
     EXIT_SUITABLE,
@@ -230,27 +230,15 @@ def _done(text: str) -> StorageFinding:
 # --------------------------------------------------------------------------------------------------
 
 
-class _Told:
+class _Told(Status):
     """The line that says what is being done: on standard error, renewed on a terminal and plain
     elsewhere.
     """
 
     def __init__(self, *, shown: bool) -> None:
+        super().__init__(shown=shown)
         self.total = 0
         self._count = 0
-        self._shown = shown
-        from rich.console import Console  # noqa: PLC0415  # late: for a run only
-
-        self._console = Console(stderr=True, highlight=False)
-        self._status = self._console.status("") if shown and self._console.is_terminal else None
-
-    def __enter__(self) -> None:
-        if self._status is not None:
-            self._status.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
 
     def __call__(self, text: str) -> None:
         self._count += 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ftstan.client
 from ftstan.base.errors import ConfigError
 from ftstan.client import NatsLogin
-from ftstan.client.tls import tls_context
+from ftstan.client.options import tls_context
 
 if TYPE_CHECKING:
     import argparse

@@ -60,11 +60,10 @@ def _run(module: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _admin(noun: str) -> Command:
-    from ftstan.cli import admin  # noqa: PLC0415
-    from ftstan.cli.words import servers  # noqa: PLC0415
+    from ftstan.cli.words import admin, servers  # noqa: PLC0415
 
     return Command(
-        admin.run,
+        _run("admin"),
         {
             servers.EXIT_DONE: "done",
             servers.EXIT_REFUSED: "refused; the reason is on standard error",

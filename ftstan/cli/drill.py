@@ -18,7 +18,7 @@ from rich.text import Text
 from ftstan.base.errors import ConfigError
 from ftstan.cli import client_options, contexts
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
-from ftstan.cli.terminal import print_json, print_table, say, visible
+from ftstan.cli.terminal import Status, print_json, print_table, say, visible
 from ftstan.cli.words.drill import EXIT_FAILED, EXIT_PASSED
 from ftstan.drill import catalogue, ledger, selftest, setting
 from ftstan.drill.errors import DrillError
@@ -257,24 +257,12 @@ def _node(node: NodeFacts) -> str:
     return f"{node.name} on {node.host}" if node.host else node.name
 
 
-class _Screen:
+class _Screen(Status):
     """Lines that stay, and on a terminal one below them that does not; all on standard error."""
 
     def __init__(self, *, shown: bool) -> None:
-        self._shown = shown
-        from rich.console import Console  # noqa: PLC0415  # late: for a run only
-
-        self._console = Console(stderr=True, highlight=False)
-        self._status = self._console.status("") if shown and self._console.is_terminal else None
+        super().__init__(shown=shown)
         self._began = self._told_at = time.monotonic()
-
-    def __enter__(self) -> None:
-        if self._status is not None:
-            self._status.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
 
     def say(self, text: str) -> None:
         """A line that stays."""

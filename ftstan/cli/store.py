@@ -22,6 +22,7 @@ from ftstan.cli.origins import RIGHT, with_origins
 from ftstan.cli.store_look import Opened, opened
 from ftstan.cli.terminal import (
     message_row,
+    plain_fields,
     print_json,
     print_table,
     progress,
@@ -55,7 +56,7 @@ T = TypeVar("T")
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
     if arguments.verb == "sql-schema":
-        from ftstan.stores.sql.schema import script  # noqa: PLC0415  # few ask for it
+        from ftstan.stores.sql.tables import script  # noqa: PLC0415  # few ask for it
 
         say(*script(arguments.driver).splitlines())
         return EXIT_CLEAN
@@ -370,7 +371,7 @@ def _served_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[
         typed, clients = read_clients(store.source)
         yield from _bad_rows("clients.dat", typed)
         for client in clients.values():
-            yield {"kind": "client", **_plain(client)}
+            yield {"kind": "client", **plain_fields(client)}
     for name in store.channels:
         yield from _readable(name, _channel_rows(arguments, store.source, name))
 
@@ -398,7 +399,7 @@ def _channel_rows(
             yield {
                 "kind": "subscription",
                 "channel": channel,
-                **_plain(sub.state),
+                **plain_fields(sub.state),
                 "pending": sorted(sub.pending),
             }
         for s in files.slices:
@@ -488,12 +489,6 @@ def _bad_rows(file: str, typed: Typed) -> Iterator[dict[str, Any]]:
         yield {"kind": "bad", "file": file, "offset": 0, "why": typed.refused}
     for bad in typed.bad:
         yield {"kind": "bad", "file": file, "offset": bad.start, "why": bad.why}
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    """The fields of a record, bytes as text."""
-    fields = ((name, getattr(value, name)) for name in value.__slots__)
-    return {name: text_of(field) if isinstance(field, bytes) else field for name, field in fields}
 
 
 _COMMANDS = {

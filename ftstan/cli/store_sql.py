@@ -15,6 +15,7 @@ from ftstan.cli import store_change
 from ftstan.cli.origins import RIGHT, with_origins
 from ftstan.cli.terminal import (
     message_row,
+    plain_fields,
     print_json,
     print_table,
     progress,
@@ -256,15 +257,15 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     if arguments.channel is None:
         if recovered.info is not None:
-            yield {"kind": "server", **_plain(recovered.info)}
+            yield {"kind": "server", **plain_fields(recovered.info)}
         for client in recovered.clients:
-            yield {"kind": "client", **_plain(client)}
+            yield {"kind": "client", **plain_fields(client)}
     for channel in channels:
         for sub in channel.recovered_subs():
             yield {
                 "kind": "subscription",
                 "channel": text_of(channel.name),
-                **_plain(sub.state),
+                **plain_fields(sub.state),
                 "pending": sorted(sub.pending),
             }
         yield from _messages(arguments, channel, ring)
@@ -291,12 +292,6 @@ def _messages(
                 yield {"kind": "bad", "file": f"{name}/Messages", "offset": 0, "why": why}
                 continue
             yield message_row(name, sequence, timestamp, subject=subject, reply=reply, data=data)
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    """The fields of a record, bytes as text."""
-    fields = ((name, getattr(value, name)) for name in value.__slots__)
-    return {name: text_of(field) if isinstance(field, bytes) else field for name, field in fields}
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, Reading], int]] = {

@@ -133,6 +133,25 @@ def print_table(
     sys.stdout.flush()
 
 
+class Status:
+    """A line on standard error that is renewed while the block runs; only if that is a terminal."""
+
+    def __init__(self, *, shown: bool) -> None:
+        from rich.console import Console  # noqa: PLC0415
+
+        self._shown = shown
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("") if shown and self._console.is_terminal else None
+
+    def __enter__(self) -> None:
+        if self._status is not None:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
 @contextlib.contextmanager
 def progress(
     label: str, total: int, *, shown: bool, counted: bool = False
@@ -179,6 +198,12 @@ def message_row(
         "data": base64.b64encode(data).decode(),
         **({} if origin is None else {"origin": origin}),
     }
+
+
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a record, bytes as text."""
+    fields = ((name, getattr(value, name)) for name in value.__slots__)
+    return {name: text_of(field) if isinstance(field, bytes) else field for name, field in fields}
 
 
 def text_of(data: bytes) -> str:

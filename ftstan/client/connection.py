@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 from ftstan.client.errors import (
+    DUPLICATE_DURABLE,
     ClientError,
     ClientIdTakenError,
     ConnectError,
@@ -34,7 +35,6 @@ from ftstan.client.options import SessionOptions, Start, SubscribeOptions, check
 from ftstan.client.publishing import Publisher
 from ftstan.client.session import AGAIN_S, SILENT_S, Session
 from ftstan.client.subscription import Subscription
-from ftstan.client.texts import DUPLICATE_DURABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence

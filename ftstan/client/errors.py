@@ -9,6 +9,8 @@ package as it is; where one was the cause it is the ``__cause__``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ftstan.base.errors import FtstanError
 
 __all__ = [
@@ -36,6 +38,13 @@ __all__ = [
     "SubscriptionClosedError",
     "SubscriptionLostError",
 ]
+
+# Answers of servers that the client does something about; it tells its user all others as they are.
+# The server's own words (``docs/compat/protocol.md``, "Error strings"), which this package does not
+# import; ``tests/client/test_sessions.py`` compares them.
+CLIENT_ID_TAKEN: Final = "stan: clientID already registered"
+DUPLICATE_DURABLE: Final = "stan: duplicate durable registration"
+INVALID_PUBLISH: Final = "stan: invalid publish request"
 
 _TWICE = "if two processes use this client id, give each its own"
 

@@ -8,6 +8,7 @@ caller and never a refusal by some server later. Nothing here opens a socket or 
 from __future__ import annotations
 
 import inspect
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from ftstan.wire.messages import StartPosition
 from ftstan.wire.subjects import DISCOVER_PREFIX, publishable, valid_channel, valid_client_id
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
@@ -29,6 +29,27 @@ _MAX_INT32 = (1 << 31) - 1
 _MAX_INT64 = (1 << 63) - 1
 _LONGEST_NAME = 256
 _SHOWN_OF_A_NAME = 40
+
+
+def tls_context(
+    *, ca: str = "", cert: str = "", key: str = "", insecure: bool = False
+) -> ssl.SSLContext | None:
+    """The ``tls`` of a ``NatsLogin`` from files; ``None`` if nothing was asked for.
+
+    Raises ``OSError`` for files that cannot be used.
+
+    ``ca``: authorities that the server's certificate is checked with, instead of the system's;
+    ``cert``, ``key``: our own certificate; ``insecure``: the server's certificate is not checked.
+    """
+    if not (ca or cert or insecure):
+        return None
+    tls = ssl.create_default_context(cafile=ca or None)
+    if cert:
+        tls.load_cert_chain(cert, key or None)
+    if insecure:
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    return tls
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import WireError
 from ftstan.client.errors import (
+    INVALID_PUBLISH,
     ConnectionClosedError,
     InvalidArgumentError,
     PublishRefusedError,
@@ -28,7 +29,6 @@ from ftstan.client.errors import (
     PublishUnknownError,
 )
 from ftstan.client.link import DENIED_HINT
-from ftstan.client.texts import INVALID_PUBLISH
 from ftstan.wire import messages
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ftstan.base.errors import WireError
 from ftstan.client.errors import (
+    CLIENT_ID_TAKEN,
     ClientIdTakenError,
     ConnectionLostError,
     ConnectRefusedError,
@@ -28,7 +29,6 @@ from ftstan.client.errors import (
     RequestTimeoutError,
 )
 from ftstan.client.link import NobodyError
-from ftstan.client.texts import CLIENT_ID_TAKEN
 from ftstan.client.withdrawals import Withdrawals
 from ftstan.wire import messages
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from ftstan.base.errors import WireError
 from ftstan.client.errors import (
+    DUPLICATE_DURABLE,
     DrainTimeoutError,
     HandlerError,
     RequestError,
@@ -33,7 +34,6 @@ from ftstan.client.options import Start
 from ftstan.client.position import Position, PositionVerdict
 from ftstan.client.publishing import YIELD_EVERY
 from ftstan.client.session import AGAIN_S, SILENT_S, check_answer
-from ftstan.client.texts import DUPLICATE_DURABLE
 from ftstan.wire import messages
 from ftstan.wire.codec import decode_msg_proto
 

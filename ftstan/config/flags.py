@@ -17,13 +17,11 @@ from ftstan.config.declaration import Group, Section, ValueKind
 from ftstan.config.precedence import Settings
 from ftstan.config.table import BY_FLAG, BY_KEY, FLAGS
 from ftstan.config.units import parse_duration, parse_int, quote
-from ftstan.config.validation import check_modes, refuse_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ftstan.config.declaration import Option, Value
-    from ftstan.config.options import ServerOptions
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -193,17 +191,6 @@ def to_settings(line: CommandLine, environment: Mapping[str, str] | None = None)
         for key in ("addr", "http_host"):
             settings.put(key, "127.0.0.1", "-t")
     return settings
-
-
-def to_options(line: CommandLine, environment: Mapping[str, str] | None = None) -> ServerOptions:
-    """Make the server's options.
-
-    Raises ``ConfigError`` for files and sizes that are wrong, and for what is refused.
-    """
-    settings = to_settings(line, environment)
-    check_modes(settings)
-    refuse_unsupported(settings)
-    return settings.options()
 
 
 #: Server TLS as a whole: one of these flags replaces the map of a file.

@@ -51,11 +51,6 @@ def read_text(path: str) -> str:
         raise ConfigError(f"open {path}: {errno_text(error)}", hint=hint) from error
 
 
-def parse_file(path: str, environment: Mapping[str, str] | None = None) -> Document:
-    """Read and parse a file, with its includes. Raises ``ConfigError``."""
-    return parse(read_text(path), path, environment)
-
-
 def parse(text: str, file: str, environment: Mapping[str, str] | None = None) -> Document:
     """Parse a text; ``file`` is its name in places, and includes are relative to its directory.
 

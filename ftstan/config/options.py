@@ -496,7 +496,7 @@ class ServerOptions:
     io_sleep_time: int = option(
         0, "", note="No effect, in microseconds", effectless=_NO_BATCHES, last=True)
     io_spin: Duration = option(
-        0, "Keep processors awake so long after an answer, for a client that waits for each")
+        0, "How long to spin after an answer, for a client that waits for each")
     direct: bool = option(
         True, "Hand messages between clients and this server past the NATS server, where it may be")
     io_buffer_size: Size = option(

@@ -51,15 +51,11 @@ class Access:
 
 @dataclass
 class Counts:
-    """How far the workload is, for whoever waits or watches.
-
-    ``last_ack_us`` is a time on the ledger's clock.
-    """
+    """How far the workload is, for whoever waits or watches."""
 
     published: int = 0
     acked: int = 0
     delivered: int = 0
-    last_ack_us: int = 0
     highest: dict[str, int] = field(default_factory=dict)
     seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     acked_ids: dict[str, set[str]] = field(default_factory=dict)
@@ -230,7 +226,6 @@ class Clients:
             now = self._now_us()
             self._write(Ack(now, stored_id, guid, now - began))
             self.counts.acked += 1
-            self.counts.last_ack_us = now
             self.counts.acked_ids.setdefault(channel, set()).add(stored_id)
             return
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import EpochEntry
-from ftstan.base.errors import StoreError
-from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import read_records
 from ftstan.ft.epoch_records import Cause, Ending, why_taken
-from ftstan.ft.mounts import mount_of
+from ftstan.ft.storage_look import never_owned, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,21 +65,8 @@ def open_history(disk: Disk, path: str, count: int) -> tuple[EpochEntry, ...]:
 
     Raises ``StoreError``.
     """
-    try:
-        root = disk.open_dir(path)
-    except OSError as error:
-        raise StoreError(
-            f"datastore {path}: {error.strerror or error}",
-            hint="give the directory that the server has as -dir",
-        ) from error
-    try:
-        is_network = mount_of(root, path).is_network
-        records = read_records(asking_disk(disk, is_network=is_network), root, count)
-        if not records:
-            raise StoreError(
-                f"{path} holds no datastore that an ftstan server has owned: there is no epoch",
-                hint="give the directory that the servers have as -dir; check that it is mounted",
-            )
-        return history_of(records)
-    finally:
-        disk.close(root)
+    with reading(disk, path) as (root, asking):
+        records = read_records(asking, root, count)
+    if not records:
+        raise never_owned(path)
+    return history_of(records)

@@ -7,6 +7,7 @@ Views only: no decision of a server rests on it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from ftstan.ft.pause import paused_members
 from ftstan.ft.watch import WATCH_NAME, WatchRecord, decode_watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ftstan.base.disk import Disk
     from ftstan.ft.epoch_records import EpochRecord
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 #: Seconds in which an owner that lives writes ``ft.watch`` for certain, and between two looks.
 WITHIN_S: Final = 3.0
 _LOOK_EVERY_S: Final = 0.1
+_WHERE: Final = "give the directory that the servers have as -dir"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,35 @@ class StorageLook:
     paused: tuple[str, ...]
 
 
+@contextlib.contextmanager
+def reading(disk: Disk, path: str) -> Iterator[tuple[int, Disk]]:
+    """The datastore directory ``path``, which is only read, and the disk that asks storage itself.
+
+    Raises ``StoreError`` also for an ``OSError`` of the block.
+    """
+    try:
+        root = disk.open_dir(path)
+    except OSError as error:
+        raise StoreError(f"datastore {path}: {error.strerror or error}", hint=_WHERE) from error
+    try:
+        yield root, asking_disk(disk, is_network=mount_of(root, path).is_network)
+    except OSError as error:
+        raise StoreError(
+            f"datastore {path}: {error.strerror or error}",
+            hint="run this as the servers' user, and check the storage",
+        ) from error
+    finally:
+        disk.close(root)
+
+
+def never_owned(path: str) -> StoreError:
+    """What to raise for a directory without an epoch."""
+    return StoreError(
+        f"{path} holds no datastore that an ftstan server has owned: there is no epoch",
+        hint=f"{_WHERE}, and check that it is mounted",
+    )
+
+
 def look_at(
     disk: Disk, path: str, sleep: Callable[[float], None], within_s: float = WITHIN_S
 ) -> StorageLook:
@@ -55,23 +86,10 @@ def look_at(
 
     Raises ``StoreError``: it cannot be read, or nobody of ours ever owned it.
     """
-    try:
-        root = disk.open_dir(path)
-    except OSError as error:
-        raise StoreError(
-            f"datastore {path}: {error.strerror or error}",
-            hint="give the directory that the servers have as -dir",
-        ) from error
-    try:
-        is_network = mount_of(root, path).is_network
-        asking = asking_disk(disk, is_network=is_network)
+    with reading(disk, path) as (root, asking):
         state = read_state(asking, root)
         if state.newest is None:
-            raise StoreError(
-                f"{path} holds no datastore that an ftstan server has owned: there is no epoch",
-                hint="give the directory that the servers have as -dir, and check that it is "
-                "mounted",
-            )
+            raise never_owned(path)
         first = _watch(asking, root)
         data = first
         waited = 0.0
@@ -87,13 +105,6 @@ def look_at(
             watch=decode_watch(data),
             paused=tuple(paused_members(disk, root)),
         )
-    except OSError as error:
-        raise StoreError(
-            f"datastore {path}: {error.strerror or error}",
-            hint="run this as the servers' user, and check the storage",
-        ) from error
-    finally:
-        disk.close(root)
 
 
 def judge_storage(look: StorageLook) -> GroupVerdict:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import re
 import socket
+import ssl
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
@@ -27,12 +28,10 @@ from ftstan.monitor.gate import ask_for_certificates
 from ftstan.monitor.listener import IDLE_S, Listener
 from ftstan.monitor.metrics import MetricsPage, MetricsViews
 from ftstan.monitor.own import OwnPages, OwnViews
-from ftstan.monitor.tls import server_context
 from ftstan.monitor.zpages import StreamingPages, StreamingViews
 from ftstan.nats import tasks
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable, Callable
 
     from aiohttp.typedefs import Handler
@@ -48,13 +47,23 @@ _ANY: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104  # compared, never bou
 
 
 def pages_context(options: MonitorOptions, tls: ServerTlsOptions) -> ssl.SSLContext | None:
-    """TLS of the pages, ``None`` when they have none.
+    """TLS of the pages with the certificate of the client listener, ``None`` when they have none.
 
-    Raises ``NatsError`` and ``ConfigError`` naming the file.
+    It asks for a client certificate only with ``client_ca``. Raises ``NatsError`` in the original's
+    words, and ``ConfigError`` naming the file.
     """
     if not options.https_port:
         return None
-    context = server_context(tls)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise NatsError(
+            f"Can't start monitoring: error parsing X509 certificate/key pair {tls.cert_file}, "
+            f"{tls.key_file}: {error}",
+            hint="both are PEM files, the key without a passphrase, and they belong together",
+        ) from error
     if options.client_ca:
         ask_for_certificates(context, options.client_ca)
     return context

@@ -49,7 +49,7 @@ class Guard:
             request,
         )
 
-    def refuse_rivals(self, link: Link, clock: Clock) -> bytes:
+    def refuse_duplicates(self, link: Link, clock: Clock) -> bytes:
         """Wait for the answer; returns all that was read meanwhile, which begins with
         ``link.leftover``.
 
@@ -72,7 +72,9 @@ class Guard:
         )
 
 
-def refuse_rivals(link: Link, clock: Clock, nuid: Nuid, discovery: str, cluster_id: str) -> None:
+def refuse_duplicates(
+    link: Link, clock: Clock, nuid: Nuid, discovery: str, cluster_id: str
+) -> None:
     """Ask on a link that is up and not subscribed to anything.
 
     Raises ``NatsError`` if another server answers for ``cluster_id``.
@@ -87,7 +89,7 @@ def refuse_rivals(link: Link, clock: Clock, nuid: Nuid, discovery: str, cluster_
         )
     link.send(guard.lines, _SEND_S)
     # Nothing else is listened to yet: what was read beside the answer says nothing.
-    guard.refuse_rivals(link, clock)
+    guard.refuse_duplicates(link, clock)
     tell_alone()
 
 

@@ -147,7 +147,7 @@ class Early:
             return
         try:
             if link.info.get("server_name") == launched.name and guard.size <= link.max_payload:
-                link.leftover = guard.refuse_rivals(link, clock)
+                link.leftover = guard.refuse_duplicates(link, clock)
                 self._link = link
                 self.discovery = discovery
         finally:

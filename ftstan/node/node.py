@@ -504,11 +504,11 @@ class Node(Context):
         )
         serving.use(options.io_buffer_size, self.plane.awake, collects=self.host.owns_process)
         if not (options.ft_group or options.clustered) and self.partitioning.partition is None:
-            self._refuse_rivals(subjects.discovery)
+            self._refuse_duplicates(subjects.discovery)
         broker.tell_subjects()
         return serving
 
-    def _refuse_rivals(self, discovery: str) -> None:
+    def _refuse_duplicates(self, discovery: str) -> None:
         assert self.link is not None
         if self._listens_for:
             if self._listens_for == discovery:
@@ -517,7 +517,7 @@ class Node(Context):
             # The store was made with another prefix: nobody asks under the one of the options.
             self.link.close()
             self.link.connect(_CONNECT_WITHIN_S)
-        duplicate_cluster_check.refuse_rivals(
+        duplicate_cluster_check.refuse_duplicates(
             self.link, self.clock, self.nuid, discovery, self.options.cluster_id
         )
 

@@ -16,7 +16,7 @@ from ftstan.base.errors import ConflictError, FtstanError, NatsError, WireError
 from ftstan.config.units import SECOND
 from ftstan.nats import tasks
 from ftstan.nats.control import Control
-from ftstan.stores.clients import decode_client, encode_client
+from ftstan.stores.protos import decode_client, encode_client
 from ftstan.wire import partition as wire
 from ftstan.wire.patterns import PatternSet
 

@@ -1,10 +1,10 @@
 """What signals do to a running node: INT, TERM and QUIT stop it, USR1 reopens the log, HUP reloads,
 USR2 drains.
 
-Draining is how a node leaves for good and in peace. It takes no new clients. In a group it hands
-over to a standby that is ready, as by command, and its NATS server stays until its clients have
-moved to others; without a standby, or alone, it gives its clients a moment to end by themselves.
-Then it stops like by SIGINT, with exit status 0.
+A node that drains takes no new clients. In a group it hands over to a standby that is ready, as by
+command, and its NATS server stays until its clients have moved to others; without a standby, or
+alone, it gives its clients a moment to end by themselves. Then it stops as by SIGINT, with exit
+status 0.
 
 Source: ``docs/signals.md``.
 """

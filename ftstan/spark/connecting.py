@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import ftstan.client
 from ftstan.base.errors import ConfigError
 from ftstan.client import ClientError, NatsLogin
-from ftstan.client.tls import tls_context
+from ftstan.client.options import tls_context
 from ftstan.spark.options import seconds, truth
 from ftstan.wire.subjects import DISCOVER_PREFIX
 

@@ -19,6 +19,7 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import idx_name
 from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.state.statefile import check_version
+from ftstan.stores.file.tools.statereading import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -354,7 +355,7 @@ class SliceReader:
                     window = needed
                     continue
             following = self._next(at, after)
-            yield Located(b"", Stretch(at, following, _plain(why), after))
+            yield Located(b"", Stretch(at, following, plain(why), after))
             at = following
 
     def _next(self, bad: int, after: int) -> int:
@@ -398,9 +399,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _plain(why: str) -> str:
-    """What ended the records, for people."""
-    words = {"torn": "unexpected EOF", "zeros": "padded with zeros"}
-    return words.get(why, why.removeprefix("bad: "))

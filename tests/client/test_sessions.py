@@ -26,7 +26,7 @@ from ftstan.client import (
     ReplacedError,
     RequestRefusedError,
     Start,
-    texts,
+    errors,
 )
 from ftstan.client.subscription import Subscription
 from ftstan.wire import messages
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from tests.compat.players.natswire import Operation
 
 REPLACED = "client has been replaced or is no longer registered"
-TAKEN = texts.CLIENT_ID_TAKEN
+TAKEN = errors.CLIENT_ID_TAKEN
 
 
 def test_the_texts_that_the_client_knows_are_those_of_the_server() -> None:
-    assert texts.CLIENT_ID_TAKEN == constants.DUPLICATE_CLIENT
-    assert texts.DUPLICATE_DURABLE == constants.DUPLICATE_DURABLE
-    assert texts.INVALID_PUBLISH.encode() == INVALID_PUBLISH
+    assert errors.CLIENT_ID_TAKEN == constants.DUPLICATE_CLIENT
+    assert errors.DUPLICATE_DURABLE == constants.DUPLICATE_DURABLE
+    assert errors.INVALID_PUBLISH.encode() == INVALID_PUBLISH
 
 
 @on_a_loop

@@ -15,8 +15,8 @@ import pytest
 
 import ftstan.client
 from ftstan.client import ClientError, RequestRefusedError, RequestTimeoutError, Start
+from ftstan.client.errors import DUPLICATE_DURABLE
 from ftstan.client.link import Link
-from ftstan.client.texts import DUPLICATE_DURABLE
 from ftstan.wire import messages
 from ftstan.wire.messages import StartPosition
 from tests import processes

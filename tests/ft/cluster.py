@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 NODES = ("n1", "n2", "n3")
 LEADS = "STREAM: finished leader promotion actions"
-FOLLOWS = "STREAM: Cluster Log Path: "
 
 
 class Cluster:

@@ -75,6 +75,12 @@ def test_a_package_is_installed_upgraded_removed_and_purged_and_touches_nothing_
         done.stderr == "pyspark is not installed\nhint: run: /usr/lib/ftstan/add-spark (as root)\n"
     )
     assert done.returncode == 64
+    # The client libraries of the SQL store are there: what is missing is a database.
+    for driver in ("postgres", "mysql"):
+        source = ("-sql_driver", driver, "-sql_source", f"{driver}://nss@127.0.0.1:9/nss")
+        done = host.call("ftstan", "-store", "sql", *source)
+        assert done.returncode == 1
+        assert "Hint: check the database and -sql_source" in done.stderr
     # What needs no Spark works; a server calls what stays where it is over upgrades.
     script = host.out("ftstan-pipeline", "archive-script", "--spool", "/var/lib/ftstan/spool")
     assert "exec /usr/bin/ftstan-archive-slice --spool /var/lib/ftstan/spool" in script

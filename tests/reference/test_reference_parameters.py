@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.flags import parse, to_options, to_settings
+from ftstan.config.flags import parse, to_settings
+from tests.command_lines import to_options
 from tests.processes import ROOT
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 TABLES = (ROOT / "tests" / "data" / "reference" / "v0.10-parameters.txt").read_text(
     encoding="utf-8"
 )
+
 EXAMPLES = [tuple(line.split(" | ")) for line in TABLES.splitlines() if " | " in line]
 
 #: Maps of what is planned: read, checked, and refused by name.

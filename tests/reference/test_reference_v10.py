@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.errors import FtstanError, NatsError
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.wire import messages
 from ftstan.wire.subjects import Subjects
+from tests.command_lines import to_options
 from tests.doc_tests import wrong_with
 from tests.ft.client import StanClient
 from tests.processes import (

@@ -21,7 +21,6 @@ from ftstan.stores.file.log import slices
 from ftstan.stores.file.log.retention import RetainedSlices
 from ftstan.stores.file.log.slices import SliceLog
 from ftstan.stores.file.recovery import judging
-from ftstan.stores.file.state.statefile import StateFile, read_file
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.syncing import Syncer
 from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
@@ -29,6 +28,7 @@ from ftstan.wire.block import MsgBlock, SubEvents
 from tests.sim import census
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.filestore import SimOwner, open_file_store
+from tests.sim.ft import broken
 from tests.sim.history import INFO, STORE, Fault, kill_at_every_call, run_history
 from tests.sim.model import ChannelModel, Model, Violation
 from tests.sim.variants import SMALL, VARIANTS, Variant
@@ -36,7 +36,6 @@ from tests.sim.variants import SMALL, VARIANTS, Variant
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ftstan.base.disk import Disk
     from ftstan.stores.file.channel import FileChannel
     from ftstan.stores.file.dirty_channels import Unsynced
     from ftstan.stores.file.env import FileEnv
@@ -471,26 +470,12 @@ def test_an_index_entry_before_the_sync_of_its_data_is_caught(monkeypatch: Patch
 
 
 def test_temporaries_that_a_successor_leaves_are_caught(monkeypatch: Patch) -> None:
-    def leave(_disk: Disk, _dirfd: int) -> None:
-        """What a former owner is about to rename stays where it is."""
-
-    monkeypatch.setattr(judging, "remove_temporaries", leave)
+    broken.temporaries_left(monkeypatch)
     caught(lambda: zombies(6))
 
 
 def test_a_state_file_that_is_appended_to_instead_of_replaced_is_caught(monkeypatch: Patch) -> None:
-    append = StateFile.append
-
-    def in_place(self: StateFile, data: bytes) -> int | None:
-        old = None if self.replaced else read_file(self._env, self._directory(), self._name)
-        if old is None:
-            return append(self, data)
-        self._fd = self._env.files.opened(self._env.disk.open(self._directory(), self._name, 2))
-        self._end = len(old)
-        self.replaced = True
-        return append(self, data)
-
-    monkeypatch.setattr(StateFile, "append", in_place)
+    broken.state_files_appended(monkeypatch)
     caught(lambda: zombies(6))
 
 

@@ -36,9 +36,6 @@ class Sink(Protocol):
         ...
 
 
-Render = "Callable[[Level, str], str]"
-
-
 class Direct:
     """Writes in the caller's thread, as ``Writer`` does in its own: for a program that has
     configured nothing.

@@ -207,11 +207,6 @@ def check(path: str) -> None:
         )
 
 
-def is_spool(path: str) -> bool:
-    """Whether ``path`` holds a spool's marker."""
-    return os.path.isfile(os.path.join(path, MARKER))
-
-
 def take(
     spool: str,
     channel: str,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import StoreError, WireError
 from ftstan.stores.file.log import records
-from ftstan.stores.file.state import state_records
 from ftstan.stores.file.tools.reading import NEVER_OURS
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
+from ftstan.stores.protos import decode_sub
 from ftstan.wire import messages
 from ftstan.wire.pb import stan_internal_pb2 as pb
 
@@ -129,7 +129,7 @@ class Replay:
 
     def _take(self, kind: int, payload: bytes) -> tuple[int, int]:
         if kind in (records.SUB_NEW, records.SUB_UPDATE):
-            state = state_records.decode_sub(payload)
+            state = decode_sub(payload)
             self._put(state, anew=kind == records.SUB_NEW)
             return state.sub_id, 0
         if kind == records.SUB_DELETE:

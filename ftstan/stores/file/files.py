@@ -126,8 +126,3 @@ class Files:
             while self._units and self.count + room > self.limit:
                 _, park = self._units.popitem(last=False)
                 park()
-
-    def close_readers(self) -> None:
-        """Close everything that is open for reading."""
-        for channel in list(self._readers):
-            self.forget(channel)

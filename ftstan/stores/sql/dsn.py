@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 POSTGRES: Final = "postgres"
 MYSQL: Final = "mysql"
-DRIVERS: Final = (MYSQL, POSTGRES)
 
 DISABLE: Final = "disable"
 PREFER: Final = "prefer"
@@ -140,10 +139,6 @@ class Source:
         where = self.socket or f"{host}:{self.port}"
         text = f"{self.driver} {self.user}@{where}/{self.database}"
         return "".join(c if c.isprintable() else "?" for c in text)
-
-    def without_password(self, text: str) -> str:
-        """``text`` of somebody else's error with the password, if it is in there, taken out."""
-        return text.replace(self.password, "***") if self.password else text
 
     def connect_arguments(self, library: str = "") -> dict[str, Any]:
         """Arguments of ``connect`` of ``psycopg``, ``MySQLdb`` or ``pymysql``.

@@ -69,23 +69,11 @@ class SqlLock:
     # ---- the three verbs
 
     def acquire(self) -> None:
-        """Take it now, without waiting."""
+        """Take it now, without waiting. Raises ``LockBusyError`` and ``LockFaultError``."""
         with self._mutex:
-            if self.held:
-                return
-            try:
-                self._acquire()
-            except LostError as error:
-                self._drop()
-                raise LockFaultError(error.text, hint=error.hint) from error
-            except StoreError as error:
-                self._forget_name()
-                raise LockFaultError(error.text, hint=error.hint) from error
-            except BaseException:
-                self._forget_name()
-                raise
-            self.held = True
-            self._seen = None
+            if not self.held:
+                self._take(self._acquire)
+                self._seen = None
 
     def verify(self) -> None:
         """Raise ``FencedError`` unless the row has our id."""
@@ -152,24 +140,30 @@ class SqlLock:
     def seize(self) -> None:
         """Take it from an owner that is silent: its session is ended. Raises ``LockFaultError``."""
         with self._mutex:
-            if self.held:
-                return
-            try:
-                session = self._any_session()
-                self._seize_name(session)
-                self._write(session, steal=True)
-            except LostError as error:
-                self._drop()
-                raise LockFaultError(error.text, hint=error.hint) from error
-            except StoreError as error:
-                self._forget_name()
-                raise LockFaultError(error.text, hint=error.hint) from error
-            except BaseException:
-                self._forget_name()
-                raise
-            self.held = True
+            if not self.held:
+                self._take(self._seize)
 
     # ----
+
+    def _take(self, by: Callable[[], None]) -> None:
+        """Hold it once ``by`` has come to its end; otherwise keep nothing of it."""
+        try:
+            by()
+        except LostError as error:
+            self._drop()
+            raise LockFaultError(error.text, hint=error.hint) from error
+        except StoreError as error:
+            self._forget_name()
+            raise LockFaultError(error.text, hint=error.hint) from error
+        except BaseException:
+            self._forget_name()
+            raise
+        self.held = True
+
+    def _seize(self) -> None:
+        session = self._any_session()
+        self._seize_name(session)
+        self._write(session, steal=True)
 
     def _seize_name(self, session: Session) -> None:
         end = self._mono() + _RELEASE_S

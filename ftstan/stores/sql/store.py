@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RecoveryError, StoppedError, StoreError, StoreFullError, WireError
 from ftstan.base.log import stream as log
-from ftstan.stores import identity
-from ftstan.stores.clients import decode_client, encode_client
+from ftstan.stores import protos
 from ftstan.stores.expiry import Expiry
 from ftstan.stores.interface import CLIENTS, ClientInfo, Recovered, StoredAt, client_key
 from ftstan.stores.sql.cache import Cache
@@ -182,7 +181,7 @@ class SqlStore:
             raise RecoveryError(
                 f"sql: unsupported version: {version} (supports [{SCHEMA}..{SCHEMA}])"
             )
-        info = identity.decode_server(bytes(proto or b""))
+        info = protos.decode_server(bytes(proto or b""))
         if name != info.cluster_id:
             raise RecoveryError(
                 f'sql: id "{name}" in column does not match cluster ID in data "{info.cluster_id}"'
@@ -200,7 +199,7 @@ class SqlStore:
 
     def set_server_info(self, info: ServerInfo) -> None:
         """Make identity and subjects durable at once."""
-        proto = identity.encode_server(info)
+        proto = protos.encode_server(info)
 
         def write(session: Session) -> None:
             session.execute("DELETE FROM ServerInfo")
@@ -489,7 +488,7 @@ def _client(name: str, inbox: str | None, proto: bytes | None) -> ClientInfo:
     if not proto:
         return ClientInfo(name.encode(), (inbox or "").encode())
     try:
-        return decode_client(bytes(proto))
+        return protos.decode_client(bytes(proto))
     except WireError:
         return ClientInfo(name.encode(), (inbox or "").encode())
 
@@ -510,7 +509,7 @@ def _write_client(session: Session, client: ClientInfo | bytes) -> None:
     if isinstance(client, ClientInfo):
         session.execute(
             "INSERT INTO Clients (id, hbinbox, proto) VALUES (%s, %s, %s)",
-            (text, _shown(client.hb_inbox), encode_client(client)),
+            (text, _shown(client.hb_inbox), protos.encode_client(client)),
         )
 
 

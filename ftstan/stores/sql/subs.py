@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RecoveryError
 from ftstan.stores.interface import StoredSub, SubState
-from ftstan.stores.sql import protos
+from ftstan.stores.protos import decode_sub, encode_sub
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ftstan.stores.sql.session import Row, Session
     from ftstan.wire.block import SubEvents
@@ -246,8 +246,8 @@ class SubBook:
                     self._row(),
                     0,
                     record.last_sent,
-                    protos.encode_sequences(pending[i]) if i < len(pending) else None,
-                    protos.encode_sequences(acks[i]) if i < len(acks) else None,
+                    _encode_sequences(pending[i]) if i < len(pending) else None,
+                    _encode_sequences(acks[i]) if i < len(acks) else None,
                 )
             )
 
@@ -266,7 +266,7 @@ class SubBook:
             session.execute(_MARK_SUB if keep else _DELETE_SUB, (channel, change))
             session.execute(_DELETE_PENDING, (change,))
             return
-        proto = protos.encode_sub(change)
+        proto = encode_sub(change)
         if new and channel in self._marked:
             session.execute(_DELETE_MARKED, (channel,))
         if new or not session.execute(_UPDATE_SUB, (proto, channel, change.sub_id)):
@@ -315,7 +315,7 @@ class SubBook:
             if deleted:
                 self._marked.add(channel)
                 continue
-            state = protos.decode_sub(bytes(proto)) if proto is not None else SubState(0, b"")
+            state = decode_sub(bytes(proto)) if proto is not None else SubState(0, b"")
             state = replace(
                 state, sub_id=int(sub_id), last_sent=max(int(last_sent or 0), state.last_sent)
             )
@@ -387,3 +387,9 @@ def sequences(data: bytes | None, sub_id: int) -> list[int]:
         f"sql: unable to decode the pending sequences of subscription {sub_id}",
         hint=f"look at SubsPending where subid = {sub_id}",
     )
+
+
+def _encode_sequences(sequences: Iterable[int]) -> bytes | None:
+    """A list as it stands in ``SubsPending``; ``None`` for an empty one."""
+    text = ",".join(map(str, sequences))
+    return f"[{text}]".encode() if text else None

@@ -1,7 +1,7 @@
-"""Our own tables beside the original's: the epoch row, who had which epoch, remembered publishes,
-paused members.
+"""The tables of a database: the script that makes them all, and our own beside the original's with
+the epoch row, who had which epoch, remembered publishes, paused members.
 
-The original reads none of them. ``ftstan_epoch`` has one row:
+The original (``docs/compat/sqlstore.md``, tables) reads none of ours. ``ftstan_epoch`` has one row:
 
 - ``epoch``: the number of the present owner's activation; ``done``: of the last transaction that
   any owner committed. Every transaction of an owner begins with ``FENCE``.
@@ -16,7 +16,9 @@ where the user may not make them: a database that a former release has served la
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
@@ -103,6 +105,19 @@ _COLUMNS = (
     "epoch, server_id, host, pid, nonce, store_id, since, ft_mixed, cause, after_epoch,"
     " originals_through"
 )
+
+
+def script(driver: str) -> str:
+    """The whole script for ``postgres`` or ``mysql``; running it again changes nothing."""
+    place = resources.files("ftstan.stores.sql") / "scripts" / f"{driver}.sql"
+    ours = "".join(f"{statement};\n" for statement in CREATE[driver])
+    return f"{place.read_text('utf-8')}\n-- ftstan's own, which the original does not read.\n{ours}"
+
+
+def statements(driver: str) -> list[str]:
+    """The statements of ``script`` one by one, without comments."""
+    bare = re.sub(r"^--.*$", "", script(driver), flags=re.MULTILINE)
+    return [one.strip() for one in bare.split(";") if one.strip()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 import random
 from collections import Counter
 from dataclasses import replace
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base import log
 from ftstan.base.errors import NatsError
 from ftstan.ft.subjects import group_subject
 from ftstan.stores.interface import ClientInfo
@@ -40,19 +38,14 @@ from tests.sim.model import Violation
 from tests.sim.nats import Packet, SimControl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.sim.ft.nodes import Node
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 OURS = group_subject(CLUSTER, "group")
 HAND_OVER = ("leaving", "subscribed", "took", "released")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 class Wire:

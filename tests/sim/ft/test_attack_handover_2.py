@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base import log
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import StoreError
 from ftstan.broker.broker import BrokerOptions
@@ -27,8 +26,6 @@ from tests.unit.stores.test_opening_later import Server as LateServer
 from tests.unit.stores.test_remembered_crashes import disk_of, publish, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ftstan.wire.block import MsgBlock
 
 HOUR = 3600
@@ -348,13 +345,6 @@ def test_no_message_of_a_durable_group_is_forgotten_however_its_owners_die(
 
 # ---- an owner that is fenced while it hands over
 # ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 @pytest.mark.usefixtures("quiet")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import select
 import threading
 import time
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base import log
 from ftstan.base.clock import ManualClock
 from ftstan.broker.bounds import MAX_ID
 from ftstan.ft.events import HeartbeatHeard, TimerFired, TryLock, YieldTo
@@ -38,17 +36,12 @@ from tests.unit.nats.test_link import Peer, link_to, server
 from tests.unit.node.test_pipeline_pause import Everything
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.sim.ft.group import Group
     from tests.sim.ft.nodes import Node
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def three(group: Group) -> tuple[Node, list[Node]]:

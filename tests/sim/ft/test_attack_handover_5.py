@@ -4,30 +4,21 @@ speeds.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base import log
 from tests.sim.ft.shapes import LOCAL
 from tests.sim.ft.test_attack_handover import pair, publisher, run
 from tests.sim.ft.test_named import group_of, move, serve_with_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.sim.ft.group import Group
     from tests.sim.ft.nodes import Node
     from tests.sim.nats import Packet
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 class SlowRoute:

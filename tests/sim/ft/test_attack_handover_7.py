@@ -4,14 +4,12 @@ that break while the successor recovers.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ftstan.admin.protocol import Verb
-from ftstan.base import log
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.shapes import LOCAL
 from tests.sim.ft.test_attack_handover import Publisher, pair, publisher, run
@@ -19,20 +17,13 @@ from tests.sim.ft.test_named import group_of, move
 from tests.sim.nats import Packet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.sim.ft.group import Group
     from tests.sim.ft.nodes import Node
     from tests.sim.nats import Connection
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 PAIR = replace(LOCAL, members=2)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 def is_gone(node: Node) -> bool:

@@ -4,14 +4,12 @@ repeats behind several switches.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base import log
 from ftstan.base.clock import ManualClock
 from ftstan.broker.broker import BrokerOptions
 from tests.compat.driver import SUBJECTS, Driver, PubAck, deliveries
@@ -23,20 +21,13 @@ from tests.sim.model import read_all
 from tests.unit.stores.test_remembered_crashes import publish, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ftstan.broker.state import Channel, Subscription
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 IDS = (b"a", b"b", b"c", b"d")
 DURABLE_GROUP, GROUP, DURABLE, PLAIN = b"durable-group", b"group", b"durable", b"plain"
 KINDS = (DURABLE_GROUP, GROUP, DURABLE, PLAIN)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 class Readers:

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 import ftstan.node.node
-from ftstan.base import log
 from ftstan.base.errors import NatsError, StoreError
 from ftstan.ft.handover import Took, encode
 from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
@@ -34,12 +32,7 @@ if TYPE_CHECKING:
     from tests.sim.ft.nodes import Node
     from tests.sim.nats import Connection
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("shape", [LOCAL, NETWORK], ids=["local", "network"])

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.admin.protocol import Verb
-from ftstan.base import log
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError
 from ftstan.ft.epoch import EPOCH_NAME
@@ -53,18 +52,13 @@ if TYPE_CHECKING:
 
     At = Callable[[str, tuple[object, ...]], bool]
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 #: New slices and new state files all the time.
 RENEWING = Shape(options=TIGHT.options)
 #: How a former owner ends: at its confirm, or before that, at a file that its successor has taken
 #: away.
 GIVEN_UP = ("fenced", "failed")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base import log
 from ftstan.base.errors import RefusedError
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.gopeer import interlude
@@ -27,14 +25,9 @@ if TYPE_CHECKING:
     from tests.sim.ft.clients import Client
     from tests.sim.ft.nodes import Node
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 PAIR = replace(LOCAL, members=2)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.base import log
 from ftstan.base.clock import ManualClock
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
@@ -27,20 +26,13 @@ from tests.sim.history import STORE
 from tests.sim.model import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ftstan.stores.file.store import FileStore
     from ftstan.stores.interface import ChannelLimits, ChannelStore
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 SMALL = FileStoreOptions(slice_max_msgs=2)
 FOO = f"{STORE}/foo"
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 class Hosts:
@@ -133,7 +125,7 @@ def test_a_slice_that_a_former_owner_removes_late_is_noticed_despite_a_remembere
     for kind in ("idx", "dat"):
         hosts.disks[1].stat(hosts.disks[1].open_dir(FOO), f"msgs.1.{kind}")
         hosts.server.unlink(folder, f"msgs.1.{kind}")
-    store._env.files.close_readers()
+    store._env.files.forget(channel.name)
     block = channel.read(1, 10, 1000)
     assert block is not None
     assert (block.first, channel.first) == (3, 3)

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def buffered_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take O_DIRECT away at the last moment: the rest must work on any file system that the tests
-    run on.
-    """
-    real: Callable[..., int] = os.open
-    monkeypatch.setattr(
-        os, "open", lambda name, flags, *a, **k: real(name, flags & ~os.O_DIRECT, *a, **k)
-    )
-
-
 @pytest.mark.usefixtures("buffered_open")
 def test_what_is_written_past_the_caches_is_refused_with_everything_else(tmp_path: Path) -> None:
     disk = ShuttableDisk()

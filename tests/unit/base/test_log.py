@@ -14,25 +14,11 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 PID = os.getpid()
 
-
-@pytest.fixture(autouse=True)
-def _utc_and_default_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-    log.configure()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "x.log"
+pytestmark = pytest.mark.usefixtures("_utc_and_default_log")
 
 
 def test_a_line_has_pid_local_time_level_and_prefix(capfd: pytest.CaptureFixture[str]) -> None:

@@ -22,26 +22,12 @@ from ftstan.base.log.levels import ERROR, INFO, TRACE, WARNING, Level
 from ftstan.base.log.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 PATIENCE_S = 60.0
 PID = os.getpid()
 
-
-@pytest.fixture(autouse=True)
-def _utc_and_default_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-    log.configure()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "x.log"
+pytestmark = pytest.mark.usefixtures("_utc_and_default_log")
 
 
 def rendered(level: Level, text: str) -> str:

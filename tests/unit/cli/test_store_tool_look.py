@@ -17,6 +17,7 @@ from ftstan.cli import ctl
 from ftstan.wire import codec
 from ftstan.wire.origin import Origin, encode_origin
 from tests.datastores import grow, serve
+from tests.unit.cli.store_tool import flip, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,13 +29,6 @@ def store(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     grow(path, 4)
     return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    status = ctl.main(["store", *words])
-    out = capsys.readouterr()
-    return status, out.out, out.err
 
 
 def rows(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -52,14 +46,6 @@ def files(path: Path) -> dict[str, tuple[int, int, bytes]]:
             with open(full, "rb") as f:
                 found[full] = (os.stat(full).st_ino, os.stat(full).st_mtime_ns, f.read())
     return found
-
-
-def flip(path: Path, offset: int) -> None:
-    with open(path, "r+b") as f:
-        f.seek(offset)
-        byte = f.read(1)
-        f.seek(offset)
-        f.write(bytes([byte[0] ^ 0xFF]))
 
 
 def test_ls_lists_the_channels(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

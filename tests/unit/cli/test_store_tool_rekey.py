@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import os
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +24,12 @@ from ftstan.stores.encryption.store import EncryptedStore
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import exact
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.identity import decode_server
+from ftstan.stores.protos import decode_server
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import SUBJECTS
 from tests.oracle.godecrypt import GoUndecryptable, decrypted
 from tests.oracle.gostore import read_store
+from tests.unit.stores.encryption.test_originals import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parents[2] / "data" / "encrypted"
 OLD = "fixture-key-1"
-
-
-def unpacked(name: str, folder: Path) -> Path:
-    with tarfile.open(DATA / f"{name}.tar.gz") as tar:
-        tar.extractall(folder, filter="data")
-    return folder / "DATASTORE"
 
 
 def key_file(folder: Path, *keys: str) -> str:
@@ -55,6 +49,25 @@ def key_file(folder: Path, *keys: str) -> str:
 
 def run(*words: str) -> int:
     return ctl.main(["store", *words])
+
+
+@contextlib.contextmanager
+def failing_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[list[int]]:
+    """Storage fails at a file put in place behind ``step`` others; the list says how many are left
+    until then.
+    """
+    put = exact.put_file
+    left = [step]
+
+    def failing(env: Any, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
+        if left[0] == 0:
+            raise OSError(5, os.strerror(5), name)
+        left[0] -= 1
+        put(env, dirfd, name, fill)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ftstan.stores.file.tools.rekeying.put_file", failing)
+        yield left
 
 
 def payloads_of(store: Path, *keys: str) -> dict[tuple[bytes, int], bytes]:
@@ -135,17 +148,7 @@ def test_who_is_interrupted_anywhere_goes_on_when_it_runs_again(
         sequence: decrypted(OLD.encode(), b"foo", m.data)
         for sequence, m in read_store(store).channels[b"foo"].messages.items()
     }
-    put = exact.put_file
-    left = [step]
-
-    def failing(env: Any, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
-        if left[0] == 0:
-            raise OSError(5, os.strerror(5), name)
-        left[0] -= 1
-        put(env, dirfd, name, fill)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("ftstan.stores.file.tools.rekeying.put_file", failing)
+    with failing_at(monkeypatch, step) as left:
         status = run("rekey", str(store), *words)
     assert (status != 0) == (left[0] == 0)
     assert run("verify", str(store), *words) == 0
@@ -246,17 +249,7 @@ def test_everything_becomes_plain_again_and_then_the_mark_goes(
     # One channel alone does not make the store a plain one, nor does a run that is interrupted.
     assert run("rekey", str(store), "--to-plain", "--channel", "foo", *ring) == 0
     assert mark_of_store(store)
-    put = exact.put_file
-    left = [1]
-
-    def failing(env: Any, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
-        if left[0] == 0:
-            raise OSError(5, os.strerror(5), name)
-        left[0] -= 1
-        put(env, dirfd, name, fill)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("ftstan.stores.file.tools.rekeying.put_file", failing)
+    with failing_at(monkeypatch, 1):
         assert run("rekey", str(store), "--to-plain", *ring) != 0
     assert mark_of_store(store)
     capsys.readouterr()
@@ -331,17 +324,7 @@ def test_repeated_publishes_are_known_with_the_new_key_alone(
     path = served_store(tmp_path, [b"old"], *data)
     ring = ("--encryption-key-file", key_file(tmp_path, "new", "old"))
     if interrupted is not None:
-        put = exact.put_file
-        left = [interrupted]
-
-        def failing(env: Any, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
-            if left[0] == 0:
-                raise OSError(5, os.strerror(5), name)
-            left[0] -= 1
-            put(env, dirfd, name, fill)
-
-        with monkeypatch.context() as patched:
-            patched.setattr("ftstan.stores.file.tools.rekeying.put_file", failing)
+        with failing_at(monkeypatch, interrupted):
             assert run("rekey", str(path), *ring) != 0
     assert run("rekey", str(path), *ring) == 0
     assert run("rekey", str(path), "--encryption-key-file", key_file(tmp_path, "new")) == 0

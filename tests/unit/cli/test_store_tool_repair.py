@@ -13,6 +13,7 @@ import pytest
 
 from ftstan.cli import ctl
 from tests.datastores import grow, messages_of, serve, serving
+from tests.unit.cli.store_tool import flip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,14 +43,6 @@ def repair(capsys: pytest.CaptureFixture[str], store: Path) -> Any:
     status, found = run(capsys, "verify", str(store))
     assert (status, found["clean"]) == (0, True), found
     return report
-
-
-def flip(path: Path, offset: int) -> None:
-    with open(path, "r+b") as f:
-        f.seek(offset)
-        byte = f.read(1)
-        f.seek(offset)
-        f.write(bytes([byte[0] ^ 0xFF]))
 
 
 def served(store: Path, channel: bytes = b"channel.0") -> tuple[set[int], int]:

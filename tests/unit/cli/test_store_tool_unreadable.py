@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.base.disk import LocalDisk
-from ftstan.cli import ctl, store_change, store_look
+from ftstan.cli import store_change, store_look
 from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 from tests.datastores import grow
+from tests.unit.cli.store_tool import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,13 +40,6 @@ def datastore(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     grow(path, 2)
     return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    status = ctl.main(["store", *words])
-    out = capsys.readouterr()
-    return status, out.out, out.err
 
 
 def findings(capsys: pytest.CaptureFixture[str], path: Path) -> tuple[int, list[dict[str, Any]]]:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.cli.server import main
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.config.table import FLAGS
+from tests.command_lines import to_options
 from tests.recorded import FakeServer, fake_server
 from tests.uncoded import uncoded
 

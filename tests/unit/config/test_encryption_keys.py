@@ -8,9 +8,10 @@ import pytest
 
 from ftstan.base.errors import ConfigError
 from ftstan.config.encryption_keys import keys_of, read_key_file
-from ftstan.config.flags import parse, to_options, to_settings
+from ftstan.config.flags import parse, to_settings
 from ftstan.config.options import EncryptionOptions, ServerOptions
 from ftstan.embed import StanServer
+from tests.command_lines import to_options
 
 if TYPE_CHECKING:
     from pathlib import Path

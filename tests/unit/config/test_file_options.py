@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.config.options import FileOptions
 from ftstan.config.units import MINUTE
+from tests.command_lines import to_options
 
 if TYPE_CHECKING:
     from pathlib import Path

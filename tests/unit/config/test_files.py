@@ -17,7 +17,7 @@ from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Option, Section, ValueKind
 from ftstan.config.effective import HIDDEN, dump, effective_lines
 from ftstan.config.file import apply_files, load
-from ftstan.config.flags import parse, to_options, to_settings
+from ftstan.config.flags import parse, to_settings
 from ftstan.config.options import ChannelLimits, NatsOptions, ServerOptions, StoreLimits
 from ftstan.config.precedence import Settings, field_value
 from ftstan.config.table import BY_KEY, CONFIGURED, OPTIONS
@@ -25,8 +25,7 @@ from ftstan.config.units import MINUTE, SECOND
 from ftstan.config.validation import ModeError
 from ftstan.config.values import plain
 from ftstan.nats.generated import child_options, render
-
-SUPPORTED = {key: replace(option, supported=True) for key, option in BY_KEY.items()}
+from tests.command_lines import to_options
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,14 @@ import pytest
 
 from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Group, ValueKind
-from ftstan.config.flags import FlagSyntaxError, evaluate_sizes, parse, to_options, to_settings
+from ftstan.config.flags import FlagSyntaxError, evaluate_sizes, parse, to_settings
 from ftstan.config.options import ServerOptions
 from ftstan.config.table import BY_FLAG, FLAGS
 from ftstan.config.units import HOUR, parse_duration
 from ftstan.config.usage import help_text
 from ftstan.config.validation import refuse_unsupported
 from ftstan.nats.generated import child_options
+from tests.command_lines import to_options
 
 DATA: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "data/cli/flags.json").read_text("utf-8")

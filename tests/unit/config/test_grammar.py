@@ -10,12 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.grammar import parse, parse_file, read_text
+from ftstan.config.grammar import parse, read_text
 from ftstan.config.tree import Place
 from ftstan.config.values import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ftstan.config.tree import Document
+
+
+def parse_file(path: str, environment: dict[str, str] | None = None) -> Document:
+    return parse(read_text(path), path, environment)
 
 
 def value_of(text: str, environment: dict[str, str] | None = None) -> Any:

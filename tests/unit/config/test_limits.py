@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from ftstan.base.errors import ConfigError
 from ftstan.config.banner import limits_table
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.config.limits import INHERIT, Limits, changes
 from ftstan.config.options import ChannelLimits, ServerOptions, StoreLimits
 from ftstan.config.units import HOUR, MILLISECOND, MINUTE, SECOND
 from ftstan.config.validation import check_limits, check_start
+from tests.command_lines import to_options
 
 UNLIMITED = -1
 

@@ -8,9 +8,10 @@ import pytest
 
 from ftstan.base.environment import SOURCE_VARIABLE, without_secrets
 from ftstan.base.errors import ConfigError
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.config.options import ServerOptions, SqlOptions
 from ftstan.config.sql_source import source_text
+from tests.command_lines import to_options
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -256,7 +256,7 @@ def test_every_error_string_of_the_code_is_in_the_table() -> None:
 
 
 #: Our client reacts to some answers, and imports nothing of the server.
-_OF_THE_CLIENT = "ftstan/client/texts.py"
+_OF_THE_CLIENT = "ftstan/client/errors.py"
 
 
 def test_no_answer_is_spelled_out_beside_its_constant() -> None:

@@ -22,10 +22,11 @@ from ftstan.ft.survey import survey_store
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ClientInfo, StoredAt, SubState
 from ftstan.wire.block import MsgBlock
+from tests.filenode import Owner
 from tests.sim.disk import Killed
 from tests.sim.filestore import open_file_store
 from tests.sim.model import read_all
-from tests.unit.stores.test_slices import NO_LIMITS, Node, Owner, contents, fresh, killing_at
+from tests.unit.stores.test_slices import NO_LIMITS, Node, contents, fresh, killing_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

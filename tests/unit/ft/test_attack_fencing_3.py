@@ -33,7 +33,7 @@ from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channe
 from ftstan.stores.interface import REMEMBERED_SIZE, ChannelLimits, StoredAt, SubState
 from ftstan.wire.block import MsgBlock
 from tests import filenode
-from tests.filenode import FileNode, simulated
+from tests.filenode import FileNode, Owner, simulated
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import CrashMode, Killed
 from tests.sim.ft.locks import LockService, SimLocker
@@ -46,7 +46,7 @@ from tests.unit.stores.test_foreign_writes import (
     original_stores,
     read_by_original,
 )
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import shutil
@@ -42,22 +41,8 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture
-def member(store: Path) -> Iterator[Member]:
-    with contextlib.ExitStack() as stack:
-
-        def make(server_id: str) -> StoreOwner:
-            owner = StoreOwner(
-                LocalDisk(), str(store), server_id=server_id, clock=ManualClock(), in_group=True
-            )
-            stack.callback(owner.close)
-            return owner
-
-        yield make
-
-
-def active(member: Member) -> StoreOwner:
-    owner = member("A")
+def active(node: Member) -> StoreOwner:
+    owner = node("A")
     owner.try_lock()
     owner.activate()
     return owner
@@ -69,12 +54,12 @@ def probe_of(owner: StoreOwner) -> Probe:
 
 @pytest.mark.parametrize("how", ["a copy", "a link to a copy"])
 def test_of_two_copies_of_one_datastore_the_one_that_the_path_names_has_an_owner(
-    member: Member, store: Path, how: str
+    node: Member, store: Path, how: str
 ) -> None:
     """Somebody restores a copy while the group serves: its lock is free, its epochs are its own,
     and a standby takes it. The owner of what was moved away would serve on beside it, and answer.
     """
-    a = active(member)
+    a = active(node)
     probe = probe_of(a)
     assert probe()
     moved = store.rename(store.with_name("moved"))
@@ -82,7 +67,7 @@ def test_of_two_copies_of_one_datastore_the_one_that_the_path_names_has_an_owner
     shutil.copytree(moved, copy)
     if how != "a copy":
         store.symlink_to(copy)
-    b = member("B")
+    b = node("B")
     assert attempt(b, TryLock()).result is TryResult.GRANTED
     assert b.activate().epoch == 2
     with pytest.raises(FencedError, match="another datastore stands in the place"):
@@ -95,10 +80,10 @@ def test_of_two_copies_of_one_datastore_the_one_that_the_path_names_has_an_owner
 
 @pytest.mark.parametrize("what", ["nothing", "an empty directory", "a file", "itself"])
 def test_an_owner_whose_path_names_no_other_datastore_goes_on(
-    member: Member, store: Path, what: str
+    node: Member, store: Path, what: str
 ) -> None:
     """As with a share that was unmounted lazily: what is open is the group's store all the same."""
-    a = active(member)
+    a = active(node)
     probe = probe_of(a)
     moved = store.rename(store.with_name("moved"))
     if what == "an empty directory":

@@ -25,21 +25,9 @@ from tests.sim.filestore import SimOwner
 from tests.sim.model import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 PAGE = bytes(range(256)) * 16
-
-
-@pytest.fixture
-def buffered_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take O_DIRECT away at the last moment: the rest must work on any file system that the tests
-    run on.
-    """
-    real: Callable[..., int] = os.open
-    monkeypatch.setattr(
-        os, "open", lambda name, flags, *a, **k: real(name, flags & ~os.O_DIRECT, *a, **k)
-    )
 
 
 @pytest.mark.usefixtures("buffered_open")

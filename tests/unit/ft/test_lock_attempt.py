@@ -4,7 +4,6 @@ alone.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import WATCH_NAME, is_farewell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     Node = Callable[[str], StoreOwner]
@@ -39,20 +38,6 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture
-def node(store: Path) -> Iterator[Node]:
-    with contextlib.ExitStack() as stack:
-
-        def make(server_id: str) -> StoreOwner:
-            owner = StoreOwner(
-                LocalDisk(), str(store), server_id=server_id, clock=ManualClock(), in_group=True
-            )
-            stack.callback(owner.close)
-            return owner
-
-        yield make
-
-
 def active(node: Node, server_id: str = "A") -> StoreOwner:
     owner = node(server_id)
     owner.try_lock()
@@ -64,7 +49,9 @@ def store_id(owner: StoreOwner) -> bytes:
     return owner.activation.store_id
 
 
-def test_a_poll_is_granted_what_is_free_and_shows_the_store_behind_the_lock(node: Node) -> None:
+def test_a_poll_is_granted_what_is_free_and_shows_the_store_behind_the_lock(
+    node: Node,
+) -> None:
     a = active(node)
     b = node("B")
     expected = store_id(a)

@@ -11,7 +11,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import FencedError
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.config.options import FtOptions
 from ftstan.config.units import MILLISECOND, SECOND
 from ftstan.ft.active import Active, ConfirmNow, EpochRaised, SendHeartbeat
@@ -22,6 +22,7 @@ from ftstan.ft.lock_attempt import see_store
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, MixedModeEstimate, too_slow_line, word_of
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, Started, StoreSeen, TimerFired, TryLock
+from tests.command_lines import to_options
 from tests.unit.ft.test_standby import ORIGINAL, STORE, Node
 
 if TYPE_CHECKING:

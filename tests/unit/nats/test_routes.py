@@ -12,12 +12,13 @@ import pytest
 
 from ftstan.base.errors import ConfigError, NatsError
 from ftstan.cli.server import main
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.config.options import NatsOptions, ServerOptions
 from ftstan.embed import StanServer
 from ftstan.nats.generated import child_options, render
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import Login, with_login
+from tests.command_lines import to_options
 from tests.recorded import FakeServer, fake_server
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import NatsError
-from ftstan.node.duplicate_cluster_check import refuse_rivals
+from ftstan.node.duplicate_cluster_check import refuse_duplicates
 from ftstan.wire import messages
 from ftstan.wire.nuid import Nuid
 from tests.compat.driver import SUBJECTS
@@ -55,7 +55,7 @@ class Network:
 
 
 def guard(network: Network) -> None:
-    refuse_rivals(network, SystemClock(), Nuid(), SUBJECTS.discovery, "tc")  # type: ignore[arg-type]
+    refuse_duplicates(network, SystemClock(), Nuid(), SUBJECTS.discovery, "tc")  # type: ignore[arg-type]
 
 
 def test_the_guard_connects_with_the_cluster_id_and_starts_when_nobody_answers() -> None:

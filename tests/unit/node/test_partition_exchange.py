@@ -20,8 +20,8 @@ from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 from ftstan.node import partition_exchange as module
 from ftstan.node.partition_exchange import Exchange
 from ftstan.node.partitioning import Partitioning
-from ftstan.stores.clients import decode_client, encode_client
 from ftstan.stores.interface import ClientInfo, ServerInfo
+from ftstan.stores.protos import decode_client, encode_client
 from ftstan.wire import partition as wire
 from ftstan.wire.partition import Sender
 

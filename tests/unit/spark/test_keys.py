@@ -23,7 +23,7 @@ from ftstan.spark.report import ReadingReport
 from ftstan.spark.serverstream import ServerStream
 from ftstan.stores.encryption.cipher import CODES, NONCE_SIZE, KeyRing
 from ftstan.stores.file.log import records
-from ftstan.stores.identity import encode_server
+from ftstan.stores.protos import encode_server
 from ftstan.wire.subjects import Subjects
 from tests.slicefiles import Message, put_slice
 

@@ -10,7 +10,6 @@ import pytest
 
 from ftstan.base.errors import RecoveryError, StoreError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.broker.dedup import Window
 from ftstan.config.limits import Limits
 from ftstan.nats import config_check
 from ftstan.nats.binary import binary_version
@@ -20,7 +19,6 @@ from ftstan.stores.encryption.cipher import KeyRing, UndecryptableError
 from ftstan.stores.encryption.store import EncryptedChannel, EncryptedStore
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
-from ftstan.stores.file.state import remembered
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.tools.rekeying import rekey_store
 from ftstan.stores.interface import ChannelLimits, ChannelStore
@@ -28,14 +26,14 @@ from ftstan.stores.memory import MemoryStore
 from ftstan.wire.codec import decode_msg_proto
 from tests.compat.driver import Driver
 from tests.filenode import Owner
-from tests.unit.cli.test_store_tool_rekey import key_file, payloads_of, run, unpacked
-from tests.unit.stores.encryption.test_store import SECRET, Servers, offered
+from tests.unit.cli.test_store_tool_rekey import key_file, payloads_of, run
+from tests.unit.stores.encryption.test_originals import unpacked
+from tests.unit.stores.encryption.test_store import SECRET, Servers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ftstan.stores.interface import Recovered, Store
-    from tests.sim.disk import SimDisk
 
 SECOND = 1_000_000_000
 
@@ -165,37 +163,6 @@ def test_one_channel_that_storage_refuses_does_not_keep_an_encrypted_store_from_
     monkeypatch.setattr(FileStore, "open_channel", failing)
     recovered = servers.store(b"key").recover()
     assert b"c.03" in recovered.later
-
-
-# ---- no key
-# --------------------------------------------------------------------------------------------------
-
-
-# ---- plaintext that stays
-# --------------------------------------------------------------------------------------------------
-
-
-def marks_of(disk: SimDisk) -> set[int]:
-    data = disk.tree("/store").get(remembered.NAME) or b""
-    size = remembered._ENTRY.size
-    found = set()
-    for at in range(records.VERSION_SIZE, len(data) - size + 1, size):
-        found.add(remembered._ENTRY.unpack_from(data, at)[1])
-    return found
-
-
-def filled_with_guids(servers: Servers, data: bytes) -> int:
-    """Publishes of our client to a plain store; the time of the last of them."""
-    driver = Driver(plain_store(servers), alive={b"hb.me"})
-    driver.broker.window = Window(9, {})
-    driver.connect()
-    assert offered(driver, b"ft1.a", data) == [b""]
-    (channel,) = driver.broker.channels.values()
-    block = channel.store.read(1, 1, 1 << 20)
-    assert block is not None
-    stamp = decode_msg_proto(block.payload(0))[4]
-    driver.broker.store.close()
-    return stamp
 
 
 # ---- rekey

@@ -17,9 +17,10 @@ from ftstan.stores.file.recovery import measure, opening
 from ftstan.stores.file.state import checkpoint
 from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
 from ftstan.wire.block import SubEvents
+from tests.filenode import Owner
 from tests.oracle.damage import archived_tree
 from tests.sim.filestore import SimOwner
-from tests.unit.stores.test_slices import NO_LIMITS, Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import NO_LIMITS, Node, contents, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,10 +15,11 @@ from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.recovery import judging
 from ftstan.stores.file.state import confirmed
 from ftstan.stores.file.state.confirmed import Confirmed, decode, encode, read_confirmed
+from tests.filenode import Owner
 from tests.oracle.damage import archived_tree
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.model import read_all
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 FOO = "/store/foo"
 ONE = Confirmed(epoch=3, slice_number=8193, sequence=10, valid_length=400, last=10)

@@ -14,9 +14,10 @@ from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state.confirmed import NAME, decode
 from ftstan.wire.block import MsgBlock
+from tests.filenode import Owner
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import CrashMode, Killed, SimDisk
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

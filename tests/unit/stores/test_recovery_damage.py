@@ -13,7 +13,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import QuarantineError, RecoveryError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.recovery import damage
@@ -21,14 +21,16 @@ from ftstan.stores.file.recovery.damage import Bad
 from ftstan.stores.file.state.state_recovery import MARKER
 from ftstan.wire import messages
 from ftstan.wire.block import MsgBlock
+from tests.command_lines import to_options
 from tests.compat.driver import SUBJECTS, Driver, sequences
+from tests.filenode import Owner
 from tests.oracle.damage import archived_tree
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.filestore import open_file_store
 from tests.uncoded import uncoded
 from tests.unit.stores.test_confirmed import contents_of_readable
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable

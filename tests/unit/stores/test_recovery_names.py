@@ -18,11 +18,11 @@ from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.tools.verifying import ACCEPTED
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire.block import MsgBlock
-from tests.filenode import FileNode, simulated
+from tests.filenode import FileNode, Owner, simulated
 from tests.oracle.damage import archived_tree, write_tree
 from tests.sim.disk import SimDisk
 from tests.sim.filestore import SimOwner
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from pathlib import Path

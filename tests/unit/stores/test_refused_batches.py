@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.stores.file.env import FileStoreOptions
+from tests.filenode import Owner
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.unit.stores.test_foreign_writes import after, mixed, read_by_original
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh, killing_at
+from tests.unit.stores.test_slices import Node, contents, fresh, killing_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

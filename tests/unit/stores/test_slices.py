@@ -19,6 +19,7 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire.block import MsgBlock
+from tests.filenode import Owner
 from tests.oracle.damage import archived_tree
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.sim.model import read_all
@@ -30,44 +31,6 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 NO_LIMITS = ChannelLimits(max_msgs=0, max_bytes=0)
-
-
-@dataclass
-class Owner:
-    """An activation whose fate the test decides."""
-
-    epoch: int = 1
-    ours_from: int = 1
-    fenced: bool = False
-    mixed: bool = False
-    originals: int = 0
-
-    @property
-    def slice_base(self) -> int:
-        return (self.epoch - 1) * 4096
-
-    @property
-    def identity(self) -> tuple[int, bytes]:
-        return self.epoch, b"nonce"
-
-    @property
-    def predecessor(self) -> tuple[int, bytes]:
-        return self.epoch - 1, b"nonce"
-
-    def confirm(self) -> None:
-        if self.fenced:
-            raise FencedError("another server owns the datastore")
-
-    @property
-    def originals_through(self) -> int:
-        return self.epoch if self.mixed else self.originals
-
-    def confirm_beside(self) -> None:
-        self.confirm()
-
-    def raise_epoch(self) -> None:
-        self.confirm()
-        self.epoch += 1
 
 
 @dataclass

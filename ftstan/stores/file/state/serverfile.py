@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.log import stream as log
-from ftstan.stores import identity
+from ftstan.stores import protos
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import store_error
 from ftstan.stores.file.state import state_recovery
@@ -42,7 +42,7 @@ class ServerFile:
     def write(self, info: ServerInfo) -> None:
         """Replace it, durable on return. Raises ``StoreError``."""
         env = self._env
-        data = records.VERSION + records.untyped_record(identity.encode_server(info), env.crc)
+        data = records.VERSION + records.untyped_record(protos.encode_server(info), env.crc)
         try:
             fd = replace_file(env, env.root, NAME, data)
             env.places.put(UNIT, lambda: env.disk.fstat(fd))

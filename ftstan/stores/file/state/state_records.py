@@ -1,6 +1,4 @@
-"""Records of clients and subscriptions: between stored payloads and the store's plain
-objects.
-"""
+"""Records of ``clients.dat`` and ``subs.dat``: made, and replayed into plain objects."""
 
 from __future__ import annotations
 
@@ -8,17 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RecoveryError, WireError
-from ftstan.stores.clients import decode_client, encode_client
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state import subreplay
-from ftstan.stores.interface import StoredSub, SubState
+from ftstan.stores.interface import StoredSub
+from ftstan.stores.protos import decode_client, decode_sub, encode_client, encode_sub
 from ftstan.wire import messages
 from ftstan.wire.block import SubEvents
 from ftstan.wire.pb import stan_internal_pb2 as pb
 
 if TYPE_CHECKING:
     from ftstan.stores.file.log.records import Crc
-    from ftstan.stores.interface import ClientInfo
+    from ftstan.stores.interface import ClientInfo, SubState
 
 
 def client_record(info: ClientInfo, crc: Crc) -> bytes:
@@ -44,62 +42,15 @@ def replay_client(clients: dict[bytes, ClientInfo], kind: int, payload: bytes) -
         raise WireError(f"invalid client record type: {kind}")
 
 
-def replay_clients(rows: list[tuple[int, bytes]], shown: str) -> dict[bytes, ClientInfo]:
-    """The clients that are registered after all records.
-
-    Raises ``RecoveryError`` for one that is none.
-    """
-    clients: dict[bytes, ClientInfo] = {}
-    for number, (kind, payload) in enumerate(rows, 1):
-        try:
-            replay_client(clients, kind, payload)
-        except WireError as error:
-            raise RecoveryError(
-                f'unable to recover client file "{shown}": {error.text} (record {number})'
-            ) from error
-    return clients
-
-
 def sub_record(kind: int, state: SubState, crc: Crc) -> bytes:
     """A "new" or "update" record of ``subs.dat``."""
-    payload = pb.SubState(
-        id=state.sub_id,
-        client_id=state.client_id,
-        q_group=state.queue,
-        inbox=state.inbox,
-        ack_inbox=state.ack_inbox,
-        max_in_flight=state.max_in_flight,
-        ack_wait_in_secs=state.ack_wait_secs,
-        durable_name=state.durable_name,
-        last_sent=state.last_sent,
-        is_durable=state.is_durable,
-        is_closed=state.is_closed,
-    ).SerializeToString()
-    return records.typed_record(kind, payload, crc)
+    return records.typed_record(kind, encode_sub(state), crc)
 
 
 def sub_delete_record(sub_id: int, crc: Crc) -> bytes:
     """A "delete" record of ``subs.dat``."""
     return records.typed_record(
         records.SUB_DELETE, pb.SubStateDelete(id=sub_id).SerializeToString(), crc
-    )
-
-
-def decode_sub(payload: bytes) -> SubState:
-    """The state in a "new" or "update" record. Raises ``WireError``."""
-    m = messages.parse(pb.SubState, payload)
-    return SubState(
-        sub_id=m.id,
-        client_id=m.client_id,
-        queue=m.q_group,
-        inbox=m.inbox,
-        ack_inbox=m.ack_inbox,
-        max_in_flight=m.max_in_flight,
-        ack_wait_secs=m.ack_wait_in_secs,
-        durable_name=m.durable_name,
-        last_sent=m.last_sent,
-        is_durable=m.is_durable,
-        is_closed=m.is_closed,
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ftstan.base.errors import RecoveryError, WireError
 from ftstan.base.log import stream as log
-from ftstan.stores import identity
+from ftstan.stores import protos
 from ftstan.stores.file.env import is_full
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import show
@@ -61,7 +61,7 @@ def read_server(env: FileEnv) -> ServerInfo | None:
     info: ServerInfo | None = None
     if not wrong:
         try:
-            info = identity.decode_server(data[_START + records.HEADER_SIZE :])
+            info = protos.decode_server(data[_START + records.HEADER_SIZE :])
         except WireError as error:
             wrong = error.text
     if wrong:

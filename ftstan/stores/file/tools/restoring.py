@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import DamageError, StoreError
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
-from ftstan.stores import identity
+from ftstan.stores import protos
 from ftstan.stores.file.env import TEMPORARY
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import dat_name, idx_name, show
@@ -389,7 +389,7 @@ class Restoring:
         if verify:
             self._verify(progress)
         env.disk.close(replace_file(env, env.root, "clients.dat", records.VERSION))
-        data = records.VERSION + records.untyped_record(identity.encode_server(info), env.crc)
+        data = records.VERSION + records.untyped_record(protos.encode_server(info), env.crc)
         env.disk.close(replace_file(env, env.root, _SERVER, data))
         env.owner.confirm()
         env.disk.unlink(env.root, ACCOUNT)

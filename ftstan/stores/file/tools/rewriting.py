@@ -56,11 +56,6 @@ class Group:
     parts: tuple[SliceFile, ...]
 
     @property
-    def unchanged(self) -> bool:
-        """Whether there is nothing to do."""
-        return len(self.parts) == 1 and self.parts[0].number == self.target
-
-    @property
     def others(self) -> list[SliceFile]:
         """The slices that go."""
         return [s for s in self.parts if s.number != self.target]

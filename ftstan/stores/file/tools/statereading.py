@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import WireError
-from ftstan.stores import identity
+from ftstan.stores import protos
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state import state_records, subreplay
 from ftstan.stores.file.state.statefile import check_version, read_whole
@@ -152,7 +152,7 @@ def read_server(source: Source) -> tuple[ServerInfo | None, str]:
     if stored != found:
         return None, f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{found:08x}"
     try:
-        return identity.decode_server(data[12:]), ""
+        return protos.decode_server(data[12:]), ""
     except WireError as error:
         return None, error.text
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import RecoveryError, StoreError, WireError
-from ftstan.stores import identity
-from ftstan.stores.clients import decode_client
-from ftstan.stores.sql import protos, subs
+from ftstan.stores import protos
+from ftstan.stores.sql import subs
 from ftstan.stores.sql.store import SCHEMA
 from ftstan.wire import codec
 from ftstan.wire.subjects import valid_channel
@@ -77,7 +76,7 @@ def check_database(
         # Subscriptions first: a running server stores a message before it is sent.
         sent = _Sent()
         yield from _subscriptions(reading, number, name, sent)
-        check = _Messages(number, name, int(max_seq or 0), wanted)
+        check = _Messages(number, name, wanted)
         yield from check.run(reading, advance)
         if sent.highest > max(check.last, int(max_seq or 0)):
             yield SqlFinding(
@@ -109,7 +108,7 @@ def _root(reading: Reading) -> Iterator[SqlFinding]:
         if not proto:
             continue
         try:
-            client = decode_client(bytes(proto))
+            client = protos.decode_client(bytes(proto))
         except WireError as error:
             yield SqlFinding(DAMAGE, b"", "Clients", f"client {name!r}: {error.text}")
             continue
@@ -125,7 +124,7 @@ def _server(name: str, proto: bytes, version: object) -> Iterator[SqlFinding]:
         yield SqlFinding(DAMAGE, b"", "ServerInfo", text)
         return
     try:
-        info = identity.decode_server(proto)
+        info = protos.decode_server(proto)
     except WireError as error:
         yield SqlFinding(DAMAGE, b"", "ServerInfo", error.text)
         return
@@ -214,10 +213,9 @@ def _subscriptions(reading: Reading, number: int, name: bytes, sent: _Sent) -> I
 class _Messages:
     """The messages of one channel, row by row."""
 
-    def __init__(self, number: int, name: bytes, max_seq: int, wanted: Wanted) -> None:
+    def __init__(self, number: int, name: bytes, wanted: Wanted) -> None:
         self._number = number
         self._name = name
-        self._max_seq = max_seq
         self._wanted = wanted
         self._keys: ChannelKeys | None = (
             wanted.ring.channel(name) if wanted.ring is not None else None

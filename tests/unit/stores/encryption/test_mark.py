@@ -14,7 +14,7 @@ from ftstan.stores.contract.place import FREE, put
 from ftstan.stores.encryption.cipher import UndecryptableError
 from ftstan.stores.encryption.unkeyed import check_without_key, looks_encrypted
 from ftstan.stores.file.log import records
-from ftstan.stores.identity import decode_server
+from ftstan.stores.protos import decode_server
 from tests.compat.driver import SUBJECTS
 from tests.oracle.gostore import read_tree
 from tests.unit.stores.encryption.test_store import SECRET, Servers

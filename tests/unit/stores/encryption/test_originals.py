@@ -13,7 +13,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import RecoveryError, StoreError
-from ftstan.config.flags import parse, to_options
+from ftstan.config.flags import parse
 from ftstan.config.limits import Limits
 from ftstan.stores.contract.place import FREE, put
 from ftstan.stores.encryption.cipher import KeyRing, UndecryptableError
@@ -22,6 +22,7 @@ from ftstan.stores.encryption.store import EncryptedStore
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.wire import codec
+from tests.command_lines import to_options
 from tests.oracle.godecrypt import GoUndecryptable, decrypted
 from tests.oracle.gostore import read_store
 from tests.sim.filestore import SimOwner

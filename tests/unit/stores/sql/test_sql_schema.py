@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftstan.cli.ctl import main
-from ftstan.stores.sql.schema import script, statements
 from ftstan.stores.sql.source import parse
+from ftstan.stores.sql.tables import script, statements
 from tests.oracle import sqlfixtures
 from tests.sqlservers import SqlServers, execute
 
