@@ -14,7 +14,6 @@ from tests.unit.front.sessions import CORE, PATIENCE_S, Place, place, pub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.unit.front.sessions import Peer
 
