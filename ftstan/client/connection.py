@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ftstan.client.errors import (
     DUPLICATE_DURABLE,
@@ -204,7 +204,9 @@ class Connection:
                 f"the callback of {channel} is no coroutine function",
                 hint="define it with `async def`; put blocking work into asyncio.to_thread",
             )
-        session = await self._current()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._options.request_timeout
+        session = await self._current(self._options.request_timeout)
         subscription = Subscription(
             self._link,
             options,
@@ -216,7 +218,8 @@ class Connection:
         if subscription.feeding is not None:
             self._keep(subscription.feeding)
         try:
-            await subscription.open(session, self._options.request_timeout)
+            while not await self._open_in(session, subscription, end - loop.time()):
+                session = await self._current(end - loop.time())
         except BaseException:
             subscription.end()
             raise
@@ -307,14 +310,35 @@ class Connection:
         self._ready.set()
         await self._publisher.resume(session)
 
-    async def _current(self) -> Session:
-        """The session, waiting for one.
+    async def _open_in(self, session: Session, subscription: Subscription, within: float) -> bool:
+        """Open a subscription in a session; seconds. Returns false if the session was lost before
+        it answered: its request must not be carried out in the name of the next one, which has the
+        same client id.
+
+        Raises as ``Subscription.open``.
+        """
+        opening = asyncio.create_task(
+            subscription.open(session, max(within, AGAIN_S)), name=f"{subscription.channel}"
+        )
+        try:
+            ends: set[asyncio.Future[Any]] = {opening, session.lost}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_open = opening.done()
+            opening.cancel()
+            await asyncio.wait([opening])
+        if is_open:
+            opening.result()
+        return is_open
+
+    async def _current(self, within: float) -> Session:
+        """The session, waiting for one; seconds.
 
         Raises ``RequestTimeoutError``, ``ConnectionClosedError``.
         """
         self._check_open()
         try:
-            async with asyncio.timeout(self._options.request_timeout):
+            async with asyncio.timeout(max(within, 0)):
                 await self._ready.wait()
         except TimeoutError:
             raise RequestTimeoutError(

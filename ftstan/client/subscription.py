@@ -76,6 +76,8 @@ class Subscription:
         self._session: Session | None = None
         self._inbox = ""
         self._ack_inbox = ""
+        self._doubtful: list[bytes] = []
+        """Inboxes of requests that were under way when their session was lost."""
         self._owed: dict[int, None] = {}
         self._queue: dict[tuple[int, int], Message] = {}
         self._changed = asyncio.Event()
@@ -124,6 +126,15 @@ class Subscription:
         end = began + within
         silent = SILENT_S
         begin = start or self.options.start
+        if start is None and self._inbox:
+            # An earlier session was asked for it, and was lost.
+            begin = begin.asked(time.monotonic_ns() - self._begun_ns)
+        # The next session has the same client id: what was asked for in the name of the last one
+        # may have been carried out in its own.
+        doubtful = self._doubtful
+        self._doubtful = []
+        for inbox in doubtful:
+            self._take_back(session, inbox)
         while not self._ended:
             await session.withdrawals.settled(self.channel, end - loop.time())
             left = end - loop.time()
@@ -175,6 +186,8 @@ class Subscription:
                 late=partial(self._answered_late, session),
             )
             self._ack_inbox = check_answer(messages.SubscriptionResponse, answer).ack_inbox.decode()
+            if session.lost.done():
+                self._doubtful.append(inbox.encode())
         except BaseException as error:
             await self._link.drop(inbox)
             if isinstance(error, RequestTimeoutError | asyncio.CancelledError):
@@ -187,6 +200,9 @@ class Subscription:
             self._take_back(session, self._ack_inbox.encode())
 
     def _take_back(self, session: Session, inbox: bytes) -> None:
+        if session.lost.done():
+            self._doubtful.append(inbox)
+            return
         session.withdrawals.add(self.channel, self._withdrawal(inbox))
 
     async def _answered_late(self, session: Session, payload: bytes) -> None:
@@ -201,6 +217,7 @@ class Subscription:
         """Go on in a new session. Raises as ``open``."""
         if self._anew is not None:
             self._anew.cancel()
+            await asyncio.wait([self._anew])
             self._anew = None
         await self._link.drop(self._inbox)
         if self.options.plain:

@@ -72,6 +72,9 @@ cdef struct Connection:
     bint has_sent
     #: What it publishes goes through the NATS server, for good.
     bint is_passing
+    #: Somebody behind another NATS server has asked for an answer where it listens: it is not the
+    #: only one, or not there any more.
+    bint is_shared
     #: Hashes (8 bytes each) of the sids whose limit was reached, as long as messages for them may
     #: be on their way; bytes of those for which the PING under way is the answer.
     Queue ended

@@ -244,6 +244,8 @@ cdef void read_server_line(const char* data, size_t size, Line* line) noexcept n
         return
     set_subject(line, &words, 0)
     set_sid(line, &words, 1)
+    if words.count > (3 if line.kind == MESSAGE else 4):
+        set_other(line, &words, 2)
     line.number = number_of(words.word[words.count - 1], words.size[words.count - 1])
     if line.number < 0:
         line.kind = WRONG

@@ -11,6 +11,8 @@ comes, and the connection is not read until both have answered. The other direct
 The core does not publish what it subscribes to, nor with headers.
 A message for the core that others here want as well goes through the NATS server, which gives it to
 all of them.
+So does a message of the core that nobody here wants but who may listen together with clients of
+other NATS servers (``is_shared``).
 
 Nothing is ever said for the core but what it has written itself, which it does behind *confirm*
 (``docs/architecture.md``); and nobody is heard or given anything whom the NATS server has not let
@@ -200,7 +202,7 @@ cdef class Switch(Connections):
         ):
             self._give(core.remembered_for, line, payload, size)
             return True
-        if not self._match(line) or self._interest.found_count == 0:
+        if not self._match(line) or self._interest.found_count == 0 or self._are_shared():
             return False
         if not self._core_interest.match(line.subject, line.subject_size):
             return False
@@ -230,6 +232,30 @@ cdef class Switch(Connections):
             self.is_forbidden = True
             self._tell(b"crowd", -1)
         return False
+
+    cdef bint _are_shared(self) noexcept nogil:
+        """Whether everybody who was found may listen where others do."""
+        cdef size_t i
+        for i in range(self._interest.found_count):
+            if not (<Connection*>self._interest.found[i].owner).is_shared:
+                return False
+        return True
+
+    cdef void _look_for_others(self, Line* request) noexcept nogil:
+        """A request has come through the NATS server. Who listens here for its answer has not sent
+        it, unless something of it may be on that way: it is a tap, or what is left here of a client
+        that has gone to another NATS server. What the core sends must reach the other one.
+        """
+        cdef Connection* c
+        cdef size_t i
+        if not self._interest.match(request.other, request.other_size):
+            return
+        for i in range(self._interest.found_count):
+            c = <Connection*>self._interest.found[i].owner
+            if not (c.is_shared or c.is_stale or c.is_passing) and c.passed_at == 0:
+                c.is_shared = True
+                # It may be the one that is remembered.
+                self._interest.generation += 1
 
     cdef void _remember(
         self, Connection* c, Line* line, Subscription* whose, uint64_t generation
@@ -638,6 +664,8 @@ cdef class Switch(Connections):
                 is_dropped = not self._count(c, &line)
                 if not c.is_core:
                     self.passed_out += 1
+                elif line.other_size > 0:
+                    self._look_for_others(&line)
             elif line.kind == PONG:
                 is_dropped = self._ponged(c)
             elif line.kind == INFO:

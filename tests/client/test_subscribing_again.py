@@ -363,6 +363,51 @@ async def test_one_that_still_waits_for_its_answer_is_asked_for_by_the_newest_se
 
 
 @on_a_loop
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_session_asks_for_when_it_is_lost_is_held_once_by_the_next_one(
+    kind: dict[str, str],
+) -> None:
+    """The next owner hears the connect first: a request of the former session would be carried out
+    in the name of the new one, for both have one client id.
+    """
+    server = await owner()
+    told: list[ClientError] = []
+
+    lost = asyncio.Event()
+
+    async def on_lost(_error: ClientError) -> None:
+        lost.set()
+
+    async def on_error(error: ClientError) -> None:
+        told.append(error)
+
+    client = await connected(
+        server,
+        ping_interval=1,
+        ping_max_out=1,
+        on_connection_lost=on_lost,
+        on_error=on_error,
+        request_timeout=PATIENCE_S,
+    )
+    server.stop()
+    subscribing = asyncio.create_task(client.subscribe("foo", start=Start.first(), **kind))  # type: ignore[arg-type]
+    await lost.wait()
+    for subject, handler in server._subjects().items():
+        if "discover" in subject:
+            server.nats.serve(subject, handler)
+    await until(lambda: len(server.of("connect")) == 2, "the next session")
+    server.start()
+    subscription = await subscribing
+    server.deliver(1, b"one")
+    assert (await subscription.next(30)).data == b"one"
+    await asyncio.sleep(0.5)
+    assert [live.inbox for live in server.live.values()] == [server.of("subscribe")[-1].inbox]
+    assert told == []
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
 async def test_one_that_is_closed_before_the_next_session_has_its_answer_leaves_nothing() -> None:
     server = await owner()
     client = await connected(server, ping_interval=1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ft.client import StanClient
+from tests.ft.client import NatsConnection, StanClient
 from tests.ft.load import Load
 from tests.processes import HOST, READY, children, free_ports, until, wait_for_mesh
 
@@ -75,6 +75,24 @@ def test_a_planned_hand_over_loses_and_doubles_nothing_on_either_listener(stage:
     assert direct_in(b) > 500
     judge(b.port, {"there": there, "here": here})
     assert here.unanswered == 0
+
+
+@pytest.mark.parametrize("tap", [">", "_INBOX.>"])
+def test_a_tap_on_the_active_keeps_no_client_of_another_member_from_its_answers(
+    stage: Stage, tap: str
+) -> None:
+    a, b = stage.routed_pair()
+    seen: list[bytes] = []
+    taps = NatsConnection(a.port)
+    taps.listen(tap, lambda arrived: seen.append(arrived.subject))
+    taps.flush()
+    _, there = joined(b.port, "there")
+    there.run(100)
+    there.settle()
+    assert there.unanswered == 0
+    judge(b.port, {"there": there})
+    taps.flush()
+    assert seen
 
 
 def test_an_owner_that_was_paused_over_a_takeover_answers_nobody(stage: Stage) -> None:

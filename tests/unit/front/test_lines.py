@@ -32,12 +32,12 @@ CLIENT = {
 }
 SERVER = {
     b"MSG a 7 5\r\n": ("message", b"a", b"7", b"", 5),
-    b"MSG a 7 r 5\r\n": ("message", b"a", b"7", b"", 5),
+    b"MSG a 7 r 5\r\n": ("message", b"a", b"7", b"r", 5),
     b"HMSG a 7 12 17\r\n": ("headed", b"a", b"7", b"", 17),
-    b"HMSG a 7 r 12 17\r\n": ("headed", b"a", b"7", b"", 17),
+    b"HMSG a 7 r 12 17\r\n": ("headed", b"a", b"7", b"r", 17),
     b"MSG a\rb 7 5\r\n": ("message", b"a\rb", b"7", b"", 5),
-    b"MSG a\r 7 r\r 5\r\n": ("message", b"a\r", b"7", b"", 5),
-    b"HMSG \ra 7 \rr 12 17\r\n": ("headed", b"\ra", b"7", b"", 17),
+    b"MSG a\r 7 r\r 5\r\n": ("message", b"a\r", b"7", b"r\r", 5),
+    b"HMSG \ra 7 \rr 12 17\r\n": ("headed", b"\ra", b"7", b"\rr", 17),
     b"PING\r\n": ("ping", b"", b"", b"", 0),
     b"PONG\r\n": ("pong", b"", b"", b"", 0),
     b"+OK\r\n": ("ok", b"", b"", b"", 0),
