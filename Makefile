@@ -6,6 +6,7 @@ RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.ready
 PIP    := $(BIN)/pip install -q --disable-pip-version-check
 DEBUG_VENV  := .venv-debug
+FUZZ_VENV   := .venv-fuzz
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 # Most tests of servers wait for something, so more workers than cores keep both cores busy. The recorded sessions keep
@@ -16,7 +17,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: build check test test-system test-gluster retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
+.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -56,6 +57,9 @@ lint: build
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
+# What takes one core at a time, side by side ("make -j 3 prepared"): linters, builds with sanitizers, what Node and Ansible need.
+prepared: lint $(DEBUG_VENV)/.ready $(FUZZ_VENV)/.ready node_modules/.package-lock.json build/ansible/.ready
+
 node_modules/.package-lock.json: package.json package-lock.json
 	npm ci --no-audit --no-fund --silent
 
@@ -78,9 +82,13 @@ test: build node_modules/.package-lock.json
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(RECORDED_TESTS) $(STORAGE_TESTS)) $(PYTEST_ARGS)
 
 # The rest of the suite.
-test-system: build node_modules/.package-lock.json build/ansible/.ready
+test-system: test-systems test-recorded
+
+test-systems: build node_modules/.package-lock.json build/ansible/.ready
 	@$(BIN)/python -m tests.suite --compile tests
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(PYTEST_ARGS) $(SYSTEM_TESTS)
+
+test-recorded: build node_modules/.package-lock.json
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(RECORDED_TESTS)
 
 # A pair on a GlusterFS volume in network namespaces, as root; glusterfs-server is Debian's package.
@@ -114,18 +122,19 @@ DEBUG_TESTS = $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py st
 	$(filter-out %/test_quick_starts.py,$(wildcard tests/compat/test_*.py)) \
 	-k 'not is_caught and not can_be_run_again'
 SANITIZED = LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1
-test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
+test-debug: test-sanitized
+	$(MAKE) fuzz FUZZ_SECONDS=60
+
+test-sanitized: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
 	cd $(DEBUG_TREE) && $(SANITIZED) ../../$(DEBUG_VENV)/bin/python -m tests.suite --compile \
 		$(DEBUG_PLACES) tests/compat
 	cd $(DEBUG_TREE) && $(SANITIZED) FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
 		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
-	$(MAKE) fuzz FUZZ_SECONDS=60
 
 # A copy of the tree with extensions built by clang, with sanitizers and with counters by which libFuzzer steers.
-FUZZ_VENV := .venv-fuzz
 FUZZ_TREE := build/fuzz
-$(FUZZ_VENV)/.ready: $(SOURCES)
+$(FUZZ_VENV)/.ready: $(SOURCES) | $(STAMP)
 	@test -x $(FUZZ_VENV)/bin/python || $(PYTHON) -m venv $(FUZZ_VENV)
 	rm -rf $(FUZZ_TREE) && mkdir -p $(FUZZ_TREE)
 	cp -r ftstan setup.py pyproject.toml README.md LICENSE $(FUZZ_TREE)/

@@ -23,12 +23,13 @@ import pytest
 ROOT = next(parent for parent in Path(__file__).parents if (parent / ".ci" / "run").is_file())
 CALLS = [
     "system_packages.sh",
-    "make lint",
+    "make -j 3 --output-sync=line prepared",
     "make test",
-    "make test-system",
-    "make test-debug",
-    "make retried",
+    "make test-systems",
+    "make test-sanitized",
 ]
+#: Side by side.
+BOTH = ["make fuzz FUZZ_SECONDS=60", "make test-recorded"]
 
 
 class Extension(Protocol):
@@ -72,9 +73,26 @@ def test_ci_installs_lints_and_tests_in_that_order_and_stops_at_the_first_failur
         status, called = ci_with_stand_ins(directory, failing)
         assert status != 0
         assert called == CALLS[:count]
+    for failing in BOTH:
+        directory = tmp_path / failing.replace(" ", "-")
+        directory.mkdir()
+        status, called = ci_with_stand_ins(directory, failing)
+        assert status != 0
+        assert called[: len(CALLS)] == CALLS
+        assert "make retried" not in called
     directory = tmp_path / "none"
     directory.mkdir()
-    assert ci_with_stand_ins(directory, failing="") == (0, CALLS)
+    status, called = ci_with_stand_ins(directory, failing="")
+    assert status == 0
+    assert called[: len(CALLS)] == CALLS
+    assert sorted(called[len(CALLS) : -1]) == BOTH
+    assert called[-1] == "make retried"
+
+
+def test_what_ci_prepares_has_the_linters_and_every_build_in_it() -> None:
+    commands = planned("prepared")
+    for part in ("mypy", "ruff check", "FTSTAN_DEBUG_BUILD=1", "FTSTAN_FUZZ_BUILD=1"):
+        assert place(commands, part) >= 0
 
 
 @cache
