@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tools.mutation.judging import PLACE, ROOT, Fate, Mutant, Verdict, judge
-from tools.mutation.making import drawn, mutants
+from tools.mutation.making import candidates, drawn
 from tools.mutation.table import JUDGES
 
 
@@ -91,7 +91,7 @@ def main() -> int:
     modules = [
         module for module in JUDGES if not words.only or any(part in module for part in words.only)
     ]
-    every = [mutant for module in modules for mutant in mutants(module)]
+    every = [candidate for module in modules for candidate in candidates(module)]
     chosen = drawn(every, words.count, words.seed)
     print(f"{len(chosen)} of {len(every)} mutants, drawn with seed {words.seed}\n")
     print(f"{'':<44} {'all':>5} {'killed':>7} {'timed out':>9} {'survived':>8}", flush=True)

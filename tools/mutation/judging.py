@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shutil
+import traceback
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -25,6 +26,8 @@ PLACE = ROOT / "build" / "mutation"
 
 #: Processor seconds that a mutant may take beyond five times those of the module as it is.
 _PATIENCE_S = 20
+#: Exit status of a child that did not get as far as its tests; pytest's own are below 10.
+_UNFIT = 77
 #: inspect.CO_NEWLOCALS: the code is a function's, not a class's.
 _NEW_LOCALS = 2
 
@@ -131,7 +134,7 @@ def _loaded(names: Any, module: str, seen: set[int]) -> Iterator[FunctionType]:
 def judge(module: str, tests: list[str], work: Path) -> list[Verdict]:
     """Judge the mutants of one module that ``work`` names by these tests, each in a fork.
 
-    Raises ``RuntimeError`` if the tests fail without any change.
+    Raises ``RuntimeError`` if the tests fail without any change, or a mutant cannot be run.
     """
     options = ["-q", "-x", "-p", "no:xdist", "--timeout", "120", "--tb=no", "-p", "no:randomly"]
     log = work.with_suffix(".log")
@@ -153,31 +156,35 @@ def judge(module: str, tests: list[str], work: Path) -> list[Verdict]:
 def _fork(mutant: Mutant | None, words: list[str], log: Path, *, limit: int | None) -> Fate:
     child = os.fork()
     if not child:
-        status = 3
+        status = _UNFIT
         try:
             status = _run_tests(mutant, words, log, limit)
+        except (LookupError, ValueError, OSError):
+            traceback.print_exc()
         finally:
             os._exit(status)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return Fate.TIMED_OUT
+    if os.WEXITSTATUS(status) == _UNFIT:
+        raise RuntimeError(f"a mutant could not be run: see {log}")
     return Fate.SURVIVED if os.WEXITSTATUS(status) == 0 else Fate.KILLED
 
 
 def _run_tests(mutant: Mutant | None, words: list[str], log: Path, limit: int | None) -> int:
+    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     if mutant is not None:
         codes = changed_code(source_of(mutant.module), mutant.text, mutant.module)
         if codes is None:
-            return 0
+            raise LookupError(f"{mutant.module}: nothing of it differs")
         exchange(mutant.module, *codes)
     scratch = PLACE / f"tmp-{os.getpid()}"
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch / "hypothesis")
     scratch.mkdir(parents=True)
-    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch / "hypothesis")
     try:
         return int(pytest.main([*words, f"--basetemp={scratch / 'pytest'}"]))
     finally:

@@ -7,7 +7,9 @@ defaults of arguments, annotations, decorators.
 from __future__ import annotations
 
 import difflib
+import itertools
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -19,14 +21,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-def mutants(module: str) -> Iterator[Mutant]:
-    """Every mutant of a module, in the order of the text. One may change nothing that is run."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One change of a module, of which no text has been made yet: that takes its time."""
+
+    module: str
+    source: str
+    tree: Any
+    node: Any
+    changed: Any
+
+    def mutant(self) -> Mutant | None:
+        """The mutant; ``None`` if it changes nothing that is run."""
+        text = self.tree.deep_replace(self.node, self.changed).code
+        if changed_code(self.source, text, self.module) is None:
+            return None
+        return Mutant(self.module, text, _difference(self.source, text))
+
+
+def candidates(module: str) -> Iterator[Candidate]:
+    """Every change of a module, in the order of the text."""
     source = source_of(module)
     tree = cst.parse_module(source)
     for function in _functions(tree.body):
         for node, changed in _changes(function.body):
-            text = tree.deep_replace(node, changed).code
-            yield Mutant(module, text, _difference(source, text))
+            yield Candidate(module, source, tree, node, changed)
 
 
 def _functions(statements: Iterable[Any]) -> Iterator[Any]:
@@ -78,14 +97,9 @@ def _difference(before: str, after: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(("---", "+++")))
 
 
-def drawn(every: list[Mutant], count: int, seed: int) -> list[Mutant]:
+def drawn(every: list[Candidate], count: int, seed: int) -> list[Mutant]:
     """So many of them, chosen at random, that change what is run."""
     order = list(every)
     random.Random(seed).shuffle(order)
-    found = []
-    for mutant in order:
-        if len(found) == count:
-            break
-        if changed_code(source_of(mutant.module), mutant.text, mutant.module) is not None:
-            found.append(mutant)
-    return found
+    found = (candidate.mutant() for candidate in order)
+    return list(itertools.islice((mutant for mutant in found if mutant is not None), count))

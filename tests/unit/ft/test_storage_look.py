@@ -143,6 +143,14 @@ def test_what_cannot_be_read_is_told(datastore: Datastore) -> None:
     assert caught.value.text == f"datastore {datastore.path}: Is a directory"
 
 
+def test_a_link_in_place_of_the_watch_is_not_followed(datastore: Datastore) -> None:
+    other = datastore.path / "other"
+    other.write_bytes(WatchRecord(1, "OWNER", 9).encode())
+    (datastore.path / WATCH_NAME).symlink_to(other)
+    with pytest.raises(StoreError):
+        datastore.look()
+
+
 def test_every_handle_is_closed(datastore: Datastore) -> None:
     opened: list[int] = []
     closed: list[int] = []
