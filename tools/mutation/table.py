@@ -57,8 +57,11 @@ JUDGES: dict[str, tuple[str, ...]] = {
         *("stores/test_irregular.py", "stores/test_recovery_names.py", "stores/test_exhausted.py"),
     ),
     "ftstan.stores.file.recovery.opening": (
-        *("stores/test_recovery_names.py", "stores/test_opening_later.py"),
+        *("stores/test_recovery_slices.py", "stores/test_recovery_names.py"),
+        "stores/test_opening_later.py",
         *("stores/test_recovery_damage.py", "stores/test_confirmed.py", "stores/test_purging.py"),
     ),
-    "ftstan.stores.file.recovery.quarantine": ("stores/test_recovery_damage.py",),
+    "ftstan.stores.file.recovery.quarantine": (
+        *("stores/test_recovery_slices.py", "stores/test_recovery_damage.py"),
+    ),
 }
