@@ -17,7 +17,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
+.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared coverage mutate fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -131,6 +131,20 @@ test-sanitized: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 		$(DEBUG_PLACES) tests/compat
 	cd $(DEBUG_TREE) && $(SANITIZED) FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
 		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
+
+# Which branches of broker/, ft/ and stores/file/ are taken by their tests and simulations (docs/testing.md); COVERAGE_ARGS=--report
+# prints the figures of the last run again.
+COVERAGE_ARGS ?=
+coverage: build
+	@$(PIP) 'ftstan[measure]'
+	$(BIN)/python -m tools.branch_coverage --workers $(WORKERS) $(COVERAGE_ARGS)
+
+# Small changes of ft/ and stores/file/recovery/, some drawn at random, that the quick tests must notice (docs/testing.md);
+# MUTATE_ARGS="--count 500 --seed 7 --only epoch".
+MUTATE_ARGS ?=
+mutate: build
+	@$(PIP) 'ftstan[measure]'
+	$(BIN)/python -m tools.mutation $(MUTATE_ARGS)
 
 # A copy of the tree with extensions built by clang, with sanitizers and with counters by which libFuzzer steers.
 FUZZ_TREE := build/fuzz

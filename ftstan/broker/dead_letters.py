@@ -143,7 +143,7 @@ class DeadLetters:
             self._plan(letter)
             return 0
         try:
-            target = self._open(rules, sub)
+            target = self._open(rules)
         except StoreError as error:
             self._refuse(letter, rules.dead_letter, error.text)
             return 0
@@ -167,7 +167,7 @@ class DeadLetters:
         self._staged.append((letter, target))
         return len(encoded)
 
-    def _open(self, rules: DeliveryRules, sub: Subscription) -> Channel:
+    def _open(self, rules: DeliveryRules) -> Channel:
         """The dead-letter channel. Raises ``StoreError`` if it takes nothing, or is full."""
         name = rules.dead_letter.encode("utf-8", "surrogateescape")
         if not name:
@@ -175,9 +175,6 @@ class DeadLetters:
         target = self._broker.open_channel(name)
         if target.refused is not None:
             raise StoreError(target.refused.decode("utf-8", "backslashreplace"))
-        if target is sub.channel:
-            # The rules have changed since the message was due.
-            raise StoreError("the channel takes dead letters itself")
         limits = target.store.limits
         count, _ = self._broker.staged_in(target)
         if limits.max_msgs and target.store.count + count >= limits.max_msgs:

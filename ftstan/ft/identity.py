@@ -79,7 +79,6 @@ class GroupStore:
             self._group = beat.store_id
             self._group_server = beat.server_id
             self._proven = True
-            self._known = self._own
             return True
         if not self._proven:
             self._group = beat.store_id
@@ -112,7 +111,6 @@ class GroupStore:
         self._known = self._known or store_id
         if store_id and store_id == self._group:
             self._proven = True
-            self._known = store_id
         return changed
 
     def complaint(self) -> str:

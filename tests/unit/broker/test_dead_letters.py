@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
-from ftstan.broker import dead_letters
+from ftstan.broker import dead_letters, managing
 from ftstan.broker.broker import BrokerOptions
 from ftstan.config.options import ChannelLimits, DeliveryRules
-from ftstan.wire import codec
+from ftstan.wire import codec, messages
 from ftstan.wire.origin import Origin, parse_origin
 from tests.compat.driver import SECOND, SUBJECTS, Driver, deliveries, pub_msg, sequences
 from tests.sim.disk import SimDisk
@@ -438,6 +438,106 @@ def test_a_message_whose_rules_are_taken_away_does_not_wait_for_a_timer_that_is_
     before = len(driver.out)
     driver.wait(35)
     assert sequences(driver.out[before:]).count(1) == 4
+
+
+# ---- what changes while dead letters wait, or are stored
+# ------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_acknowledged_while_it_waits_is_no_dead_letter() -> None:
+    driver = waiting()
+    (inbox,) = (sub.ack_inbox for sub in driver.broker.by_sid.values())
+    driver.frame(inbox, messages.encode(messages.Ack(subject=b"foo", sequence=599)))
+    driver.wait(0)
+    stored = sorted(origin.sequence for _, origin in letters(driver))
+    assert stored == [n for n in range(1, 601) if n != 599]
+    assert pending(driver) == []
+
+
+def test_a_durable_that_comes_back_while_its_dead_letters_wait_has_each_stored_once() -> None:
+    driver = waiting()
+    (inbox,) = (sub.ack_inbox for sub in driver.broker.by_sid.values())
+    leave = messages.UnsubscribeRequest(client_id=b"me", subject=b"foo", inbox=inbox)
+    driver.frame(SUBJECTS.sub_close, messages.encode(leave), b"_INBOX.left")
+    again = messages.SubscriptionRequest(
+        client_id=b"me",
+        subject=b"foo",
+        inbox=b"in",
+        durable_name=b"dur",
+        max_in_flight=1024,
+        ack_wait_in_secs=10,
+    )
+    driver.frame(SUBJECTS.subscribe, messages.encode(again), b"_INBOX.back")
+    driver.wait(100)
+    assert sorted(origin.sequence for _, origin in letters(driver)) == list(range(1, 601))
+    assert pending(driver) == []
+    # None of them was sent again.
+    assert sorted(sequences(driver.out)) == list(range(1, 601))
+
+
+def test_a_message_that_is_purged_while_it_waits_is_no_dead_letter() -> None:
+    driver = waiting()
+    before = len(letters(driver))
+    managing.purge_channel(driver.broker, channel(driver), keep=0, up_to=590)
+    driver.wait(0)
+    stored = sorted(origin.sequence for _, origin in letters(driver))
+    assert stored == [*range(1, before + 1), *range(591, 601)]
+    assert pending(driver) == []
+
+
+def test_a_damaged_dead_letter_channel_takes_none(capfd: pytest.CaptureFixture[str]) -> None:
+    driver = started(DeliveryRules(1, "foo.dead"))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.broker.open_channel(DLQ).refused = b"its files are damaged"
+    driver.wait(11)
+    assert (letters(driver), pending(driver)) == ([], [1])
+    assert "its files are damaged; it is delivered again" in capfd.readouterr().err
+
+
+def test_without_a_channel_for_them_there_are_no_dead_letters() -> None:
+    """The configuration refuses such rules; a program that embeds the server may have them."""
+    driver = started(DeliveryRules(1, ""))
+    driver.subscribe(durable=b"dur", ack_wait=10)
+    driver.publish(b"poison")
+    driver.wait(11)
+    assert pending(driver) == [1]
+    assert sequences(driver.out) == [1, 1]
+
+
+def between_stage_and_commit(driver: Driver) -> None:
+    """The turn in which dead letters are staged, up to its commit."""
+    driver.clock.advance(1.1)
+    driver.broker.feed(b"", 0, 0, driver.clock.wall_ns(), driver.now)
+    for _ in range(2):
+        driver.broker.run_timers(driver.clock.wall_ns(), driver.now)
+    assert driver.broker.dead_letters is not None
+    assert driver.broker.dead_letters._staged
+
+
+def test_a_dead_letter_of_a_member_that_leaves_is_acknowledged_for_its_heir() -> None:
+    driver = started(DeliveryRules(1, "foo.dead", (SECOND,)))
+    driver.subscribe(inbox=b"q1", queue=b"g", ack_wait=10)
+    driver.publish(b"poison")
+    driver.connect(b"you")
+    driver.subscribe(inbox=b"q2", queue=b"g", ack_wait=10, client_id=b"you")
+    between_stage_and_commit(driver)
+    managing.kick(driver.broker, managing.find_client(driver.broker, b"me"))
+    driver.wait(60)
+    assert [data for data, _ in letters(driver)] == [b"poison"]
+    assert [len(sub.pending) for sub in driver.broker.by_sid.values()] == [0]
+    assert sequences(driver.out, b"q2") == []
+
+
+def test_a_dead_letter_whose_subscription_goes_while_it_is_stored_counts() -> None:
+    driver = started(DeliveryRules(1, "foo.dead", (SECOND,)))
+    driver.subscribe(inbox=b"in", ack_wait=10)
+    driver.publish(b"poison")
+    between_stage_and_commit(driver)
+    managing.kick(driver.broker, managing.find_client(driver.broker, b"me"))
+    driver.wait(60)
+    assert [data for data, _ in letters(driver)] == [b"poison"]
+    assert counters(driver.broker).dead_letters == {b"foo": 1}
 
 
 def test_a_refused_commit_behind_a_reload_sends_the_message_again() -> None:

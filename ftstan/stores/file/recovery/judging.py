@@ -232,11 +232,8 @@ def _merge(
             if last <= before_last:
                 v.dead.add(f.number)
                 continue
-            out.pop()
-            if f.first > before.first:
-                out.append((before, f.first - 1))
-            else:
-                v.dead.add(before.number)
+            # Of two that begin together the longer one comes first.
+            out[-1] = (before, f.first - 1)
         out.append((f, last))
     return out
 
