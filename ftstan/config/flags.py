@@ -17,7 +17,7 @@ from ftstan.config.declaration import Group, Section, ValueKind
 from ftstan.config.precedence import Settings
 from ftstan.config.table import BY_FLAG, BY_KEY, FLAGS
 from ftstan.config.units import parse_duration, parse_int, quote
-from ftstan.config.validation import check_modes, refuse_unsupported
+from ftstan.config.validation import check_modes, refuse_empty_token, refuse_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -203,6 +203,7 @@ def to_options(line: CommandLine, environment: Mapping[str, str] | None = None) 
     settings = to_settings(line, environment)
     check_modes(settings)
     refuse_unsupported(settings)
+    refuse_empty_token(settings)
     return settings.options()
 
 
