@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.admin.protocol import Request, Verb
 from ftstan.admin.signing import plain
 from ftstan.base.errors import RefusedError
-from ftstan.base.sizes import size_of
+from ftstan.base.sizes import count_of, size_of
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
     BUSY_S,
@@ -219,7 +219,8 @@ def _channel_create(arguments: argparse.Namespace, servers: Servers) -> int:
 
 def _channel_delete(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
-    lost = f"{row['msgs']} messages and {row['subscriptions']} subscriptions"
+    subscriptions = count_of(row["subscriptions"], "subscription")
+    lost = f"{count_of(row['msgs'], 'message')} and {subscriptions}"
     confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
     request = Request(Verb.DELETE, name=arguments.name, force=arguments.force, by=claimed())
     answer = servers.change(arguments, server, request)
@@ -228,9 +229,9 @@ def _channel_delete(arguments: argparse.Namespace, servers: Servers) -> int:
 
 def _channel_purge(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
-    words = f"all {row['msgs']} messages"
+    words = f"all {count_of(row['msgs'], 'message')}"
     if arguments.keep:
-        words = f"all but the newest {arguments.keep} of {row['msgs']} messages"
+        words = f"all but the newest {arguments.keep} of {count_of(row['msgs'], 'message')}"
     elif arguments.up_to:
         words = (
             f"the messages up to sequence {arguments.up_to} (there are {row['first_seq']} to "

@@ -99,7 +99,7 @@ def _grace(text: str) -> int:
     return value
 
 
-_grace.__name__ = "duration of at most 30 days"
+_grace.__name__ = "duration (90s, 15m or 1h30m, at most 720h)"
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -107,7 +107,7 @@ _CAUSE_TEXTS = {
     Cause.FIRST_START: "first start",
     Cause.STANDALONE_START: "standalone start",
     Cause.SILENCE: "the active was silent",
-    Cause.LOCK_FREE: "the lock was free",
+    Cause.LOCK_FREE: "ended without notice",
     Cause.RELEASED: "released by its owner",
     Cause.SWITCHOVER: "switchover",
     Cause.STOLEN: "stolen from an owner that hung",
