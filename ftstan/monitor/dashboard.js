@@ -238,7 +238,7 @@ function show(base, data) {
   $("#takeovers ol").replaceChildren(...data.epochs.map((entry, i) => h("li", i ? {} : { class: "now" }, h("b", {}, `${entry.epoch}`), h("span", { class: "why" }, entry.cause),
     h("time", { datetime: new Date(entry.since_ms).toISOString() }, new Date(entry.since_ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" })),
     h("span", { class: "where", title: `${entry.host}, server ${entry.server}` }, entry.name || entry.host, " ", entry.name ? "" : h("code", {}, entry.server)), h("span", { class: "where" }, span((entry.until_ms || Math.max(data.now_ms, entry.since_ms)) / 1000 - entry.since_ms / 1000)))));
-  if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, "No takeover yet"));
+  if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, shows ? "No takeover yet" : elsewhere));
 }
 function lost() {
   const since = answered ? [["Last answer", `${clock(answered)} (${span((Date.now() - answered) / 1000)} ago)`]] : [];
