@@ -9,6 +9,7 @@ in ``docs/admin.md``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -400,10 +401,16 @@ def _print_subs(rows: Sequence[Row]) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
+def _told_apart(found: Sequence[NodeStatus]) -> list[str]:
+    """What each server can be called: its name, or its id where the name is not its alone."""
+    names = Counter(node.name for node in found)
+    return [node.name if node.name and names[node.name] == 1 else node.server for node in found]
+
+
 def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     found = servers.everybody()
     if arguments.output == "names":
-        return _print_names([node.server for node in found])
+        return _print_names(_told_apart(found))
     if arguments.output == "json":
         print_json({"servers": [node.to_json() for node in found]})
         return EXIT_DONE

@@ -117,6 +117,9 @@ _CAUSE_TEXTS = {
 }
 
 
+#: The name in records of tools, which own a store for a moment and serve nobody.
+TOOL_NAME = "ftstanctl"
+
 #: What a successor noticed of an end: what the owner itself said of it is the better answer.
 _NOTICED = frozenset({Cause.SILENCE, Cause.LOCK_FREE, Cause.RELEASED})
 

@@ -8,7 +8,7 @@ from ftstan.admin.protocol import EpochEntry
 from ftstan.base.errors import StoreError
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import read_records
-from ftstan.ft.epoch_records import Cause, Ending, why_taken
+from ftstan.ft.epoch_records import TOOL_NAME, Cause, Ending, why_taken
 from ftstan.ft.mounts import mount_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def history_of(records: Sequence[tuple[int, EpochRecord | None]]) -> tuple[Epoch
                 after=record.after,
                 mixed=record.ft_mixed,
                 name=record.name,
-                ended_ns=ended,
+                ended_ns=record.since_ns if _is_of_tool(record) else ended,
                 left=record.left.name.lower() if record.left else "",
             )
         )
@@ -49,6 +49,10 @@ def history_of(records: Sequence[tuple[int, EpochRecord | None]]) -> tuple[Epoch
         # An owner that raised its own epoch, or that said nothing, served until the next one began.
         ended = record.left_ns
     return tuple(entries)
+
+
+def _is_of_tool(record: EpochRecord) -> bool:
+    return record.name == TOOL_NAME and record.cause in {Cause.TOOL, Cause.MIXED_SWITCHED}
 
 
 def cause_text(entry: EpochEntry) -> str:

@@ -474,6 +474,7 @@ def test_mixed_is_recorded_in_the_directory_when_nobody_serves_and_never_beside_
     a.kill()
     assert elsewhere.change("mixed", "on").out == "mixed group: on, recorded with epoch 2\n"
     assert owner_of(stage.store).ft_mixed
+    assert owner_of(stage.store).name == "ftstanctl"
     b = stage.member("b", "-ns", nats.url)
     b.wait_until_active()
     assert owner_of(stage.store).epoch == 3
