@@ -181,6 +181,13 @@ def test_hints_name_the_flags_of_this_command() -> None:
         "start the NATS server, or correct --server"
     )
     assert own_flags("check --user") == "check --user"
+    assert own_flags("nkey_seed_file names a file that the user of this server must be able") == (
+        "--nkey names a file that the user of this command must be able"
+    )
+    assert own_flags("take away -secure, -tls_client_* and tls://") == (
+        "take away --tls... and tls://"
+    )
+    assert own_flags("or say one: tls_hostname") == "or say one: --tlsname"
 
 
 def test_the_key_of_what_changes_something_is_found_through_the_context(
