@@ -195,7 +195,8 @@ function standing(member) {
 const doing = (member) => member.present ? member.phase || "–" : `last heard ${span(member.silent_s)} ago, ${STATES[member.state] || member.state || "–"} then`;
 function behind(member) {
   if (!(member.lag_messages >= 0) || !member.present) return "";
-  return member.lag_messages === 0 ? "0" : `${short.format(member.lag_messages)} msgs, ${member.lag_s < 10 ? member.lag_s.toFixed(1) : Math.round(member.lag_s)} s`;
+  const late = member.lag_s < 0.1 ? "" : `, ${member.lag_s < 10 ? member.lag_s.toFixed(1) : Math.round(member.lag_s)} s`;
+  return member.lag_messages === 0 ? "0" : `${short.format(member.lag_messages)} msgs${late}`;
 }
 function show(base, data) {
   const node = data.node, totals = data.totals, found = data.verdict;
