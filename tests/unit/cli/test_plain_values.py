@@ -266,6 +266,22 @@ def test_fields_without_a_value_and_parts_of_values_are_words() -> None:
     assert NodeStatus(**OLD).called == "SRV1"
 
 
+def test_role_and_verdict_have_colours_on_a_terminal_only(
+    answering: Callable[..., None], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    answering([OLD, STANDBY], {})
+    main(["ft", "status", "--group", "g"])
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    main(["ft", "status", "--group", "g"])
+    shown = capsys.readouterr().out
+    assert re.search(r"\x1b\[1;32mactive *\x1b\[0m", shown)
+    assert re.search(r"\x1b\[36mstandby *\x1b\[0m", shown)
+    assert shown.splitlines()[-1].startswith("\x1b[1;32mhealthy")
+
+
 def test_servers_are_listed_by_the_names_that_people_type() -> None:
     nodes = [
         NodeStatus(**(OLD | {"server": server, "name": name}))
