@@ -4,7 +4,7 @@ Needs Debian's chromium and the development packages. Without arguments it makes
 docs/images/dashboard.png, a pair just after a takeover. ``--scene dead`` (or ``healthy``,
 ``nobody``, ``standby``, ``token``, ``full``) shows another situation, ``--all DIR`` every one of
 them on a desktop and a phone, light and dark, to be looked at before a change of the page is handed
-in.
+in. ``--report FILE --all DIR`` shows a report of ``ftstanctl drill`` in the same way.
 """
 
 from __future__ import annotations
@@ -177,16 +177,38 @@ def pictures(name: str, directory: Path, prefix: str, looks: list[Look], seconds
             scene.end()
 
 
+def report_pictures(report: Path, directory: Path) -> None:
+    """Take pictures of a drill's report, in every look."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        for look in LOOKS:
+            page = browser.new_page(
+                viewport={"width": look.width, "height": 900},
+                device_scale_factor=look.scale,
+                color_scheme="dark" if look.dark else "light",
+            )
+            page.goto(report.resolve().as_uri())
+            path = directory / f"report-{look.name}.png"
+            page.screenshot(path=str(path), full_page=True)
+            print(path)
+        browser.close()
+
+
 def main() -> None:
     """Read the command line, and make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scene", choices=SCENES, default="takeover")
     parser.add_argument("--all", type=Path, metavar="DIR", help="every scene in every look")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="with --all: a drill's report")
     parser.add_argument("--seconds", type=float, default=70, help="load before it happens (70)")
     parser.add_argument("--to", type=Path, default=TARGET, help="file of a single picture")
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--dark", action="store_true")
     options = parser.parse_args()
+    if options.report:
+        report_pictures(options.report, options.all or Path())
+        return
     if options.all:
         for name in SCENES:
             pictures(name, options.all, f"{name}-", list(LOOKS), options.seconds)

@@ -31,6 +31,10 @@ class ConfigError(FtstanError):
     is_usage = True
 
 
+class UsageError(ConfigError):
+    """Words of a command that are wrong or missing, found while it runs."""
+
+
 class WireError(FtstanError):
     """Bytes that are not the protocol they claim to be."""
 

@@ -1,4 +1,5 @@
-"""How sizes are written for people, wherever ftstan writes them: ``1023 B``, ``4.0 KiB``.
+"""How sizes and numbers of things are written for people, wherever ftstan writes them:
+``1023 B``, ``4.0 KiB``, ``1 message``.
 
 Lines that the original server prints keep its own way (``ftstan.config.units.format_bytes``,
 ``docs/compat/config.md``). The dashboard has the same rule in JavaScript.
@@ -20,3 +21,8 @@ def size_of(size: float) -> str:
         value /= 1024
         unit += 1
     return f"{value:.1f} {_UNITS[unit]}"
+
+
+def count_of(number: int, thing: str) -> str:
+    """So many of a thing whose plural ends in s: ``1 message``, ``0 messages``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

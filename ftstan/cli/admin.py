@@ -9,13 +9,14 @@ in ``docs/admin.md``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ftstan.admin.protocol import Request, Verb
 from ftstan.admin.signing import plain
 from ftstan.base.errors import RefusedError
-from ftstan.base.sizes import size_of
+from ftstan.base.sizes import count_of, size_of
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
     BUSY_S,
@@ -214,7 +215,8 @@ def _channel_create(arguments: argparse.Namespace, servers: Servers) -> int:
 
 def _channel_delete(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
-    lost = f"{row['msgs']} messages and {row['subscriptions']} subscriptions"
+    subscriptions = count_of(row["subscriptions"], "subscription")
+    lost = f"{count_of(row['msgs'], 'message')} and {subscriptions}"
     confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
     request = Request(Verb.DELETE, name=arguments.name, force=arguments.force, by=claimed())
     answer = servers.change(arguments, server, request)
@@ -223,9 +225,9 @@ def _channel_delete(arguments: argparse.Namespace, servers: Servers) -> int:
 
 def _channel_purge(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
-    words = f"all {row['msgs']} messages"
+    words = f"all {count_of(row['msgs'], 'message')}"
     if arguments.keep:
-        words = f"all but the newest {arguments.keep} of {row['msgs']} messages"
+        words = f"all but the newest {arguments.keep} of {count_of(row['msgs'], 'message')}"
     elif arguments.up_to:
         words = (
             f"the messages up to sequence {arguments.up_to} (there are {row['first_seq']} to "
@@ -394,10 +396,16 @@ def _print_subs(rows: Sequence[Row]) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
+def _told_apart(found: Sequence[NodeStatus]) -> list[str]:
+    """What each server can be called: its name, or its id where the name is not its alone."""
+    names = Counter(node.name for node in found)
+    return [node.name if node.name and names[node.name] == 1 else node.server for node in found]
+
+
 def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     found = servers.everybody()
     if arguments.output == "names":
-        return _print_names([node.server for node in found])
+        return _print_names(_told_apart(found))
     if arguments.output == "json":
         print_json({"servers": [node.to_json() for node in found]})
         return EXIT_DONE

@@ -21,6 +21,7 @@ from ftstan.config.validation import (
     check_before_logging,
     check_modes,
     check_start,
+    refuse_empty_token,
     refuse_unsupported,
     warnings_of,
 )
@@ -44,6 +45,7 @@ def check_command_line(settings: Settings) -> ServerOptions:
     """
     check_modes(settings)
     refuse_unsupported(settings)
+    refuse_empty_token(settings)
     options = settings.options()
     check_before_logging(options)
     if options.nats.tls.enabled and not options.nats_servers:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import ConfigError
+from ftstan.base.errors import UsageError
 from ftstan.cli import contexts
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS, Context
 from ftstan.cli.program import give_examples
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             # It is used from wherever the operator stands then.
             context = replace(context, **{name: _whole(getattr(context, name)) for name in _PATHS})
             if context == Context():
-                raise ConfigError(
+                raise UsageError(
                     f"context {arguments.name!r} would say nothing",
                     hint="give at least --server; see --help",
                 )

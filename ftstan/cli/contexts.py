@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import ConfigError
+from ftstan.base.errors import ConfigError, UsageError
 from ftstan.base.log import redact_url
 from ftstan.cli.connecting import add_link_options
 
@@ -239,7 +239,15 @@ def names() -> list[str]:
 
 def _chosen(named: str) -> Context:
     name = named or os.environ.get(CONTEXT_VARIABLE, "") or selected()
-    return load(name) if name else Context()
+    if not name:
+        return Context()
+    try:
+        return load(name)
+    except ConfigError as error:
+        if name in names():
+            raise
+        more = "; it is selected: ftstanctl context select NAME, or no name for none"
+        raise UsageError(error.text, hint=error.hint + more * (name == selected())) from None
 
 
 def _home() -> Path:

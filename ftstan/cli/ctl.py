@@ -28,6 +28,7 @@ from ftstan.cli.program import (
     refusing,
 )
 from ftstan.cli.terminal import print_json, say
+from ftstan.cli.wordorder import SUBSCRIPTION_VERBS
 from ftstan.version import COMPATIBLE_VERSION, __version__
 
 if TYPE_CHECKING:
@@ -416,7 +417,7 @@ def bridge(argv: Sequence[str] | None = None) -> int:
 
 def in_full(words: Sequence[str]) -> list[str]:
     """The words with the short form of a command written out."""
-    if list(words[:2]) in (["sub", "ls"], ["sub", "info"], ["sub", "report"]):
+    if words[:1] == ["sub"] and words[1:2] and words[1] in SUBSCRIPTION_VERBS:
         # A channel of such a name is read with: ftstanctl sub -- ls.
         return ["subscription", *words[1:]]
     return list(words)

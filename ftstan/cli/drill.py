@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ftstan.base.errors import ConfigError
+from ftstan.base.sizes import count_of
 from ftstan.cli import client_options, contexts
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
 from ftstan.cli.terminal import Status, print_json, print_table, say, visible
@@ -310,8 +311,8 @@ def _check(arguments: argparse.Namespace, scenario: Scenario) -> int:
         )
     else:
         say(
-            f"{scenario.file}: {len(scenario.steps)} faults, repeated {scenario.repeat} times; "
-            "it can be played"
+            f"{scenario.file}: {count_of(len(scenario.steps), 'fault')}, played "
+            f"{count_of(scenario.repeat, 'time')}; it can be played"
         )
     return EXIT_PASSED
 

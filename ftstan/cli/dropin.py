@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import ConfigError
+from ftstan.base.errors import ConfigError, UsageError
 from ftstan.cli.strict import make_datastore
 from ftstan.cli.terminal import print_json, say
 from ftstan.config.flags import parse, to_settings
@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _made(arguments: argparse.Namespace) -> DropIn:
     found = _UNIT_NAME.fullmatch(arguments.unit)
     if found is None:
-        raise ConfigError(
+        raise UsageError(
             f"{arguments.unit!r} is no unit of ftstan",
             hint=f"--unit {UNIT}, or --unit ftstan@orders.service",
         )

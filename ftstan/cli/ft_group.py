@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import ConfigError
+from ftstan.base.errors import UsageError
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import BUSY_S, Asked, UnservedError
 from ftstan.cli.connecting import link_options
@@ -84,7 +84,7 @@ def with_group(arguments: argparse.Namespace, work: Callable[[Group], int]) -> i
     """Let ``work`` ask the group that ``arguments`` name. Raises ``ConfigError``, ``NatsError``."""
     if not arguments.group:
         hints = ("give --group the members' -ft_group", contexts.unreadable())
-        raise ConfigError("which group?", hint="; ".join(filter(None, hints)))
+        raise UsageError("which group?", hint="; ".join(filter(None, hints)))
 
     # Late, here and below: words and help need no client of NATS, and no store.
     from ftstan.nats.request import asking  # noqa: PLC0415

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ftstan.admin.keys import KEY_NAME, MAX_GRACE_S, fingerprint, read_keys_at
 from ftstan.admin.protocol import Request, Verb
 from ftstan.base.clock import SystemClock
-from ftstan.base.errors import ConfigError, RefusedError, StoreError
+from ftstan.base.errors import ConfigError, RefusedError, StoreError, UsageError
 from ftstan.cli import contexts
 from ftstan.cli.admin import Servers
 from ftstan.cli.admin_client import UnservedError, claimed
@@ -99,7 +99,7 @@ def _grace(text: str) -> int:
     return value
 
 
-_grace.__name__ = "duration of at most 30 days"
+_grace.__name__ = "duration (90s, 15m or 1h30m, at most 720h)"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,7 +120,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if not path and arguments.dir:
         path = os.path.join(arguments.dir, KEY_NAME)
     if not path:
-        raise ConfigError(
+        raise UsageError(
             "which key?", hint=f"give --dir the datastore, or --admin-key a copy of its {KEY_NAME}"
         )
     keys = read_keys_at(path)

@@ -13,7 +13,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from ftstan.base.errors import ConfigError, FtstanError
+from ftstan.base.errors import ConfigError, FtstanError, UsageError
 from ftstan.cli.terminal import complain
 from ftstan.cli.wordorder import flags, in_order, leaf
 from ftstan.config.unknown_keys import did_you_mean, nearest
@@ -161,7 +161,7 @@ class Program:
             status = command.run(arguments)
             sys.stdout.flush()
         except FtstanError as error:
-            return complain(error, command.failed)
+            return complain(error, EXIT_USAGE if isinstance(error, UsageError) else command.failed)
         except BrokenPipeError:
             from ftstan.cli.pipes import reader_left  # noqa: PLC0415
 

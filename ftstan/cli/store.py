@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
-from ftstan.base.sizes import size_of
+from ftstan.base.sizes import count_of, size_of
 from ftstan.cli import store_change, store_purge
 from ftstan.cli.origins import RIGHT, with_origins
 from ftstan.cli.store_look import Opened, opened
@@ -319,7 +319,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             where = "" if f.offset is None else f" at offset {f.offset}"
             say(f"{f.kind}: {f.file}{where}: {f.text}")
         say(
-            f"{count} channel{'' if count == 1 else 's'}, {size_of(total)} of messages: "
+            f"{count_of(count, 'channel')}, {size_of(total)} in message files: "
             f"{'DAMAGED' if damaged else 'clean'}"
         )
         if damaged:

@@ -10,7 +10,7 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import LockBusyError, StoreError
 from ftstan.ft.epoch_loss import EpochFacts, find_epochs
-from ftstan.ft.epoch_records import Cause
+from ftstan.ft.epoch_records import TOOL_NAME, Cause
 from ftstan.ft.ownership import StoreOwner
 from ftstan.wire.nuid import Nuid
 
@@ -32,7 +32,9 @@ def owning(
             f"{path} is no directory", hint="give the directory that the server has as -dir"
         )
     disk = LocalDisk()
-    owner = StoreOwner(disk, path, server_id=Nuid().next(), clock=SystemClock(), in_group=False)
+    owner = StoreOwner(
+        disk, path, server_id=Nuid().next(), clock=SystemClock(), in_group=False, name=TOOL_NAME
+    )
     try:
         try:
             owner.try_lock()

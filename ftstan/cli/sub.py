@@ -1,7 +1,7 @@
 """``ftstanctl sub``: print the messages of a channel (``docs/ftstanctl.md``).
 
 Exit status: 0 what was asked for has come (``--count``), or nothing more within ``--timeout`` and
-no count was asked for; 1 fewer than ``--count`` came in time; 2 wrong words; 3 no connection, or
+no count was asked for; 1 fewer than ``--count`` came in time; 64 wrong words; 3 no connection, or
 the session was lost for good; 130 interrupted.
 """
 
@@ -17,8 +17,10 @@ from ftstan.base.errors import ConfigError
 from ftstan.cli import client_options
 from ftstan.cli.origins import origin_fields, who
 from ftstan.cli.terminal import print_json, say, time_of, visible
+from ftstan.cli.wordorder import SUBSCRIPTION_VERBS
 from ftstan.cli.words.client import EXIT_DONE, EXIT_NOT_ALL
 from ftstan.client import Start
+from ftstan.config.unknown_keys import nearest
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +41,16 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.count}",
             hint="raise --max-in-flight, or leave --no-ack out",
         )
+    _tell_slip(arguments.channel)
     return asyncio.run(_print(arguments, start))
+
+
+def _tell_slip(channel: str) -> None:
+    """Tell somebody at a terminal, who would wait for ever for messages of a mistyped verb."""
+    near = nearest(channel, SUBSCRIPTION_VERBS)
+    if near and sys.stderr.isatty():
+        say(f"reading the channel {visible(channel)}", file=sys.stderr)
+        say(f"hint: did you mean ftstanctl sub {near}?", file=sys.stderr)
 
 
 def _start(arguments: argparse.Namespace) -> Start:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: Behind ``sub`` they are verbs, and no channels.
+SUBSCRIPTION_VERBS = ("ls", "info", "report")
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 
 

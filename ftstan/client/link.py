@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -48,6 +49,10 @@ DENIED_HINT = (
     "see docs/security.md"
 )
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
+
+#: Of OpenSSL: not valid yet, not valid any more; not for this name, not for this address.
+_EXPIRED = frozenset({9, 10})
+_BAD_NAMES = frozenset({62, 64})
 
 #: An answer that comes so long after its request was given up is dropped; seconds.
 _LATE_S = 60.0
@@ -143,6 +148,7 @@ class Link(Reconnecting[_Client, str]):
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._refusals = 0
+        self._untrusted: ssl.SSLCertVerificationError | None = None
         self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._why = ""
         self._carries = 0
@@ -183,6 +189,11 @@ class Link(Reconnecting[_Client, str]):
         if self._up.is_set():
             return
         where = ", ".join(_shown(server) for server in self._addresses)
+        if self._refused.done() and self._untrusted is not None:
+            raise NatsUnreachableError(
+                f"the certificate of the NATS server at {where} is not accepted: {self._why}",
+                hint=_trust_hint(self._untrusted),
+            )
         if self._refused.done():
             raise LoginError(
                 f"NATS refuses the login at {where}: {self._why}",
@@ -363,14 +374,26 @@ class Link(Reconnecting[_Client, str]):
 
     def _was_refused(self, _address: str, error: BaseException) -> None:
         self._why = str(error) or type(error).__name__
-        self._refusals = self._refusals + 1 if "authorization" in self._why.lower() else 0
-        # A login that every server refused is told at once.
+        self._untrusted = error if isinstance(error, ssl.SSLCertVerificationError) else None
+        refused = self._untrusted is not None or "authorization" in self._why.lower()
+        self._refusals = self._refusals + 1 if refused else 0
+        # A login that every server refused is told at once, and so are certificates.
         if self._refusals >= len(self._addresses) and not self._refused.done():
             self._refused.set_result(None)
 
 
 def _not_allowed(text: str) -> NotAllowedError:
     return NotAllowedError(f"NATS refuses: {text}", hint=DENIED_HINT)
+
+
+def _trust_hint(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in _EXPIRED:
+        return "renew the certificate, or that of its authority; is the clock right?"
+    if error.verify_code in _BAD_NAMES:
+        return (
+            "use a name or an address that the certificate is valid for, or say one: tls_hostname"
+        )
+    return "name the authority that signed it: cafile of the SSLContext in tls"
 
 
 def _checked(server: str) -> str:

@@ -8,6 +8,7 @@ caller and never a refusal by some server later. Nothing here opens a socket or 
 from __future__ import annotations
 
 import inspect
+import re
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_INT32 = (1 << 31) - 1
 _MAX_INT64 = (1 << 63) - 1
 _LONGEST_NAME = 256
+_CREDENTIALS = re.compile(rb"BEGIN NATS USER JWT")
+_SEED = re.compile(rb"\A\s*SU[A-Z2-7]{56}\s*\Z")
 _SHOWN_OF_A_NAME = 40
 
 
@@ -77,7 +80,19 @@ class NatsLogin:
         """
         if self.user_credentials is not None:
             # The library would look for the line in a file without it for ever.
-            _check_holds(self.user_credentials, b"BEGIN NATS USER JWT")
+            _check_holds(
+                self.user_credentials,
+                _CREDENTIALS,
+                "is no file of NATS credentials",
+                "nsc generate creds makes one",
+            )
+        if self.nkeys_seed is not None:
+            _check_holds(
+                self.nkeys_seed,
+                _SEED,
+                "holds no seed of an nkey",
+                "a user's seed begins with SU and stands alone: ftstanctl key nkey makes one",
+            )
         given = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -289,18 +304,16 @@ def check_name(name: str) -> None:
         )
 
 
-def _check_holds(path: str | Path, text: bytes) -> None:
+def _check_holds(path: str | Path, what: re.Pattern[bytes], otherwise: str, hint: str) -> None:
     try:
         with open(path, "rb") as file:
-            holds = text in file.read()
+            holds = what.search(file.read()) is not None
     except OSError as error:
         raise InvalidArgumentError(
             f"{path}: {error.strerror}", hint="check the path of the credentials"
         ) from error
     if not holds:
-        raise InvalidArgumentError(
-            f"{path} is no file of NATS credentials", hint="nsc generate creds makes one"
-        )
+        raise InvalidArgumentError(f"{path} {otherwise}", hint=hint)
 
 
 def positive(name: str, value: float) -> None:

@@ -341,8 +341,8 @@ class _Parser:
         if value is None:
             raise ConfigError(
                 f"variable reference for '{variable.name}' on line {place.line} can not be found",
-                hint=f"{place}: define it above this line or in the environment, or put the text "
-                "in quotes",
+                hint=f"{place}: define it above this line or in the environment (-unit UNIT: that "
+                "of a service), or put the text in quotes",
             )
         return Node(value, place, variable.name)
 

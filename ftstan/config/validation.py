@@ -18,9 +18,9 @@ from ftstan.config.declaration import Group
 from ftstan.config.limits import Limits
 from ftstan.config.member import MAX_MEMBER_NAME
 from ftstan.config.options import FT_ALLOW, SQL_DRIVERS, STORE_FILE, STORE_MEMORY, STORE_SQL
-from ftstan.config.precedence import field_value
+from ftstan.config.precedence import DEFAULT, field_value
 from ftstan.config.table import BY_KEY
-from ftstan.config.units import MILLISECOND, format_duration, quote
+from ftstan.config.units import MILLISECOND, SECOND, format_duration, quote
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -37,6 +37,8 @@ _MOST_BUFFER = 1 << 30
 #: Longer than any client takes for its next publish that waits for the last one.
 _LONGEST_SPIN = 10 * MILLISECOND
 
+#: A NATS server that was restarted is found again within this time.
+_SHORT_CUT = SECOND
 #: What a partitioned server without channels says.
 NO_CHANNEL = "stan: no configured channel"
 CLUSTERED_PARTITIONING = "stan: channels partitioning in clustering mode is not supported"
@@ -92,6 +94,18 @@ def refuse_unsupported(settings: Settings) -> None:
         if supported or setting.value in (default, ()):
             continue
         raise not_supported(settings, key)
+
+
+def refuse_empty_token(settings: Settings) -> None:
+    """Refuse a token for the pages that is empty: a variable without a value would open them to
+    everybody, and nobody would notice. Raises ``ConfigError``.
+    """
+    setting = settings.get("monitor_token")
+    if setting.source != DEFAULT and not setting.value:
+        raise ConfigError(
+            "monitor_token is empty: the pages would be open to everybody",
+            hint=f"{setting.source}: give a token (is its variable set?), or leave the option out",
+        )
 
 
 def check_before_logging(options: ServerOptions) -> None:
@@ -440,6 +454,11 @@ def warnings_of(options: ServerOptions) -> list[str]:
         )
     if options.ft.steal_after and not options.ft_group:
         warnings.append("ft_steal_after has no effect without ft_group: nobody could take over")
+    if 0 < options.ft.nats_timeout < _SHORT_CUT:
+        warnings.append(
+            f"ft_nats_timeout is {format_duration(options.ft.nats_timeout)}: a restart of the NATS "
+            "server takes longer, and would end the active server"
+        )
     advertised = options.monitor.advertise
     if advertised and not _ADDRESS.fullmatch(advertised):
         warnings.append(

@@ -15,6 +15,7 @@ from ftstan.reports.plots import Plot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ftstan.drill.judge import Outage
     from ftstan.drill.ledger import Record
     from ftstan.drill.result import Result
 
@@ -61,16 +62,19 @@ def page(result: Result, timeline: Timeline) -> str:
         "drill.html",
         result=result,
         plot=plot(timeline),
-        faults=[
-            (
-                *(clock(x.t).rpartition(" ")[2], x.fault, x.node, x.epoch, x.ms),
-                *(*x.acked, *x.published),
-            )
-            for x in result.verdict.outages
-        ],
+        faults=[(_at(x), x.fault, x.node, x.epoch, x.ms) for x in result.verdict.outages],
+        around=[(_at(x), x.fault, *map(_of, x.acked, x.published)) for x in result.verdict.outages],
         fewest_for_median=FEWEST_FOR_MEDIAN,
         fewest_for_p99=FEWEST_FOR_P99,
     )
+
+
+def _at(outage: Outage) -> str:
+    return clock(outage.t).rpartition(" ")[2]
+
+
+def _of(acked: int, published: int) -> str:
+    return f"{acked:,} / {published:,}"
 
 
 def plot(timeline: Timeline) -> Plot | None:

@@ -107,7 +107,7 @@ _CAUSE_TEXTS = {
     Cause.FIRST_START: "first start",
     Cause.STANDALONE_START: "standalone start",
     Cause.SILENCE: "the active was silent",
-    Cause.LOCK_FREE: "the lock was free",
+    Cause.LOCK_FREE: "ended without notice",
     Cause.RELEASED: "released by its owner",
     Cause.SWITCHOVER: "switchover",
     Cause.STOLEN: "stolen from an owner that hung",
@@ -116,6 +116,9 @@ _CAUSE_TEXTS = {
     Cause.TOOL: "a tool changed the store",
 }
 
+
+#: The name in records of tools, which own a store for a moment and serve nobody.
+TOOL_NAME = "ftstanctl"
 
 #: What a successor noticed of an end: what the owner itself said of it is the better answer.
 _NOTICED = frozenset({Cause.SILENCE, Cause.LOCK_FREE, Cause.RELEASED})

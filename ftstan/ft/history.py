@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import EpochEntry
 from ftstan.ft.epoch import read_records
-from ftstan.ft.epoch_records import Cause, Ending, why_taken
+from ftstan.ft.epoch_records import TOOL_NAME, Cause, Ending, why_taken
 from ftstan.ft.storage_look import never_owned, reading
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def history_of(records: Sequence[tuple[int, EpochRecord | None]]) -> tuple[Epoch
                 after=record.after,
                 mixed=record.ft_mixed,
                 name=record.name,
-                ended_ns=ended,
+                ended_ns=record.since_ns if _is_of_tool(record) else ended,
                 left=record.left.name.lower() if record.left else "",
             )
         )
@@ -47,6 +47,10 @@ def history_of(records: Sequence[tuple[int, EpochRecord | None]]) -> tuple[Epoch
         # An owner that raised its own epoch, or that said nothing, served until the next one began.
         ended = record.left_ns
     return tuple(entries)
+
+
+def _is_of_tool(record: EpochRecord) -> bool:
+    return record.name == TOOL_NAME and record.cause in {Cause.TOOL, Cause.MIXED_SWITCHED}
 
 
 def cause_text(entry: EpochEntry) -> str:

@@ -88,10 +88,13 @@ for (const plot of plots) {
   $("#plots").append(h("figure", { class: "plot" }, h("figcaption", {}, h("span", {}, plot.title), plot.value), plot.svg,
     h("div", { class: "axis", "aria-hidden": "true" }, plot.from, plot.top, h("span", {}, "now"))));
 }
+const counts = (node) => node.serving || node.role === "Follower";
 function measure(data) {
   const seen = { at: data.now_ms, server: data.node.server, epoch: data.node.holder_epoch, ...data.counters, ...data.commits };
-  const point = { t: data.now_ms, step: EVERY_MS, pending: data.totals.pending, in: null, out: null, commit: null };
-  if (last !== null && last.server === seen.server && seen.at > last.at) {
+  // A member that does not serve counts none of this either.
+  const knows = counts(data.node);
+  const point = { t: data.now_ms, step: EVERY_MS, knows, pending: knows ? data.totals.pending : null, in: null, out: null, commit: null };
+  if (knows && last !== null && last.server === seen.server && seen.at > last.at) {
     const seconds = (seen.at - last.at) / 1000, commits = seen.count - last.count;
     point.in = Math.max(seen.in_msgs - last.in_msgs, 0) / seconds;
     point.out = Math.max(seen.out_msgs - last.out_msgs, 0) / seconds;
@@ -120,7 +123,7 @@ function draw() {
   const spoken = shownMs === HOUR_MS ? "the last hour" : "two minutes";
   for (const plot of plots) {
     const known = points.filter((point) => point[plot.key] !== null);
-    const newest = (live.findLast((point) => point[plot.key] !== null) ?? known.at(-1))?.[plot.key];
+    const newest = live.at(-1)?.knows === false ? undefined : (live.findLast((point) => point[plot.key] !== null) ?? known.at(-1))?.[plot.key];
     const top = Math.max(...known.map((point) => point[plot.key]), 0);
     const shown = newest === undefined ? "–" : plot.show(newest);
     plot.value.replaceChildren(shown, h("small", {}, plot.unit));
@@ -192,7 +195,8 @@ function standing(member) {
 const doing = (member) => member.present ? member.phase || "–" : `last heard ${span(member.silent_s)} ago, ${STATES[member.state] || member.state || "–"} then`;
 function behind(member) {
   if (!(member.lag_messages >= 0) || !member.present) return "";
-  return member.lag_messages === 0 ? "0" : `${short.format(member.lag_messages)}, ${member.lag_s < 10 ? member.lag_s.toFixed(1) : Math.round(member.lag_s)} s`;
+  const late = member.lag_s < 0.1 ? "" : `, ${member.lag_s < 10 ? member.lag_s.toFixed(1) : Math.round(member.lag_s)} s`;
+  return member.lag_messages === 0 ? "0" : `${short.format(member.lag_messages)} msgs${late}`;
 }
 function show(base, data) {
   const node = data.node, totals = data.totals, found = data.verdict;
@@ -200,7 +204,7 @@ function show(base, data) {
   $("#title").textContent = name;
   const epoch = node.holder_epoch ? `, epoch ${node.holder_epoch}` : "";
   const other = node.serving ? null : data.members.find((member) => member.present && member.state === "FT_ACTIVE" && member.server !== node.server);
-  const shows = node.serving || node.role === "Follower";
+  const shows = counts(node);
   const elsewhere = other ? "Seen on the pages of the member that serves" : "Nobody serves";
   const state = node.serving ? `${node.name || node.host || node.server} serves${epoch}` : other ? `${other.name || other.host} serves${epoch}, but its pages do not answer here; ${node.name || node.host}: ${node.phase}` : `${node.name || node.host}: ${node.phase}${epoch}`;
   verdict(found.health, state, [["Members", node.clustering ? count.format(node.clustering.members.length) : `${count.format(found.present)} of ${count.format(found.expected)}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
@@ -238,7 +242,7 @@ function show(base, data) {
   $("#takeovers ol").replaceChildren(...data.epochs.map((entry, i) => h("li", i ? {} : { class: "now" }, h("b", {}, `${entry.epoch}`), h("span", { class: "why" }, entry.cause),
     h("time", { datetime: new Date(entry.since_ms).toISOString() }, new Date(entry.since_ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" })),
     h("span", { class: "where", title: `${entry.host}, server ${entry.server}` }, entry.name || entry.host, " ", entry.name ? "" : h("code", {}, entry.server)), h("span", { class: "where" }, span((entry.until_ms || Math.max(data.now_ms, entry.since_ms)) / 1000 - entry.since_ms / 1000)))));
-  if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, "No takeover yet"));
+  if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, shows ? "No takeover yet" : elsewhere));
 }
 function lost() {
   const since = answered ? [["Last answer", `${clock(answered)} (${span((Date.now() - answered) / 1000)} ago)`]] : [];

@@ -55,11 +55,12 @@ def check_own_login(options: ServerOptions, needs: Needs) -> None:
     """Connect as a start would, and say and hear what it needs.
 
     Raises ``NatsError`` if that server would not let us in, or not let us do that. With external
-    NATS servers, and where everybody is let in, there is nothing to try.
+    NATS servers, and where everybody is let in and no TLS is asked for, there is nothing to try.
     """
     told = child_options(options)
     settings = {key: value for key, value in told.settings.items() if key in _LOGINS}
     guarded = settings or told.user or told.password or told.token or told.tls.enabled
+    guarded = guarded or options.link.secure or options.link.client_cert or options.link.client_ca
     if options.nats_servers or not guarded:
         return
     launched = launch(replace(told, settings=settings, cluster_listen="", routes=(), port=-1))

@@ -74,7 +74,9 @@ class OneClient(Client):
 
     async def discard(self) -> None:
         """Send what is under way and end the connection, whatever state it is in."""
-        if not self._tried:
+        # nats-py makes its queue behind its look at files of keys; without one there is nothing to
+        # end, and its ``close`` would not have it.
+        if not self._tried or self._flush_queue is None:
             return
         with contextlib.suppress(*FAILURES):
             # After a handshake that failed nats-py waits, for ever, for the end of a stream that

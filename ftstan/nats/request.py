@@ -177,4 +177,6 @@ def _connect(urls: Sequence[NatsUrl], options: LinkOptions, seconds: float) -> L
                 hint = error.hint
             continue
         return link
-    raise NatsError(f"no NATS server can be asked: {'; '.join(problems)}", hint=hint)
+    # A key that cannot be read is the same problem at every address.
+    told = "; ".join(dict.fromkeys(problems))
+    raise NatsError(f"no NATS server can be asked: {told}", hint=hint)

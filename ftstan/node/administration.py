@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 from ftstan.admin.keys import MAX_GRACE_S, fingerprint, rotate_key_at
 from ftstan.admin.protocol import Answer, Request, Verb
 from ftstan.base.errors import FencedError, RefusedError, StoreError
+from ftstan.base.sizes import count_of
 from ftstan.broker import managing, views
+from ftstan.config.units import SECOND, format_duration
 from ftstan.node.within import within
 
 if TYPE_CHECKING:
@@ -132,7 +134,7 @@ class Administration:
             "old_until_ns": keys.old_until_ns,
         }
         until = (
-            f"the former one ({row['old']}) counts for {grace_s} s more"
+            f"the former one ({row['old']}) counts for {format_duration(grace_s * SECOND)} more"
             if keys.old is not None
             else "the former one counts no more"
         )
@@ -175,7 +177,8 @@ class Administration:
         await self._serve(lambda b: managing.delete_channel(b, managing.find_channel(b, name)))
         return Answer(
             ok=True,
-            note=f"deleted with {row['msgs']} messages and {row['subscriptions']} subscriptions",
+            note=f"deleted with {count_of(row['msgs'], 'message')} and "
+            f"{count_of(row['subscriptions'], 'subscription')}",
         )
 
     async def _purge(self, request: Request, name: bytes) -> Answer:
@@ -185,8 +188,8 @@ class Administration:
 
         row = await self._serve(work)
         note = (
-            f"purged {row['purged']} messages, {row['left']} are left, the next one gets "
-            f"sequence {row['next']}"
+            f"purged {count_of(row['purged'], 'message')}, {row['left']} are left, "
+            f"the next one gets sequence {row['next']}"
         )
         return Answer(ok=True, rows=(row,), note=note)
 

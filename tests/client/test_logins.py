@@ -19,6 +19,7 @@ from nats.aio.client import Client
 
 import ftstan.client
 from ftstan.client import LoginError, NatsLogin, NatsUnreachableError
+from ftstan.client.link import _Client
 from tests.client.fake import FakeStan, Handler, on_a_loop
 from tests.compat.players.natswire import HOST, Operation
 from tests.processes import CLUSTER
@@ -170,6 +171,37 @@ async def test_tls_with_a_client_certificate_and_an_authority_that_is_checked(
         await ftstan.client.connect(
             CLUSTER, "me", servers=nats.url, login=NatsLogin(tls=doubting), timeout=5
         )
+
+
+@on_a_loop
+@pytest.mark.parametrize(
+    ("host", "trusts", "hint"),
+    [
+        ("localhost", False, "name the authority that signed it"),
+        ("127.1", True, "use a name or an address that the certificate is valid for"),
+    ],
+)
+async def test_a_certificate_that_is_not_accepted_is_told_at_once_and_why(
+    stage: Stage, certificates: Certificates, host: str, trusts: bool, hint: str
+) -> None:
+    nats = stage.nats(settings=certificates.server_lines())
+    authority = certificates.ca if trusts else certificates.other_ca
+    login = NatsLogin(tls=ssl.create_default_context(cafile=authority.cert))
+    # Nobody waits for the time that is left for a server to come.
+    async with asyncio.timeout(120):
+        with pytest.raises(NatsUnreachableError, match="certificate of the NATS server") as caught:
+            await ftstan.client.connect(
+                CLUSTER, "me", servers=f"tls://{host}:{nats.port}", login=login, timeout=3600
+            )
+    assert caught.value.hint.startswith(hint)
+
+
+@on_a_loop
+async def test_a_key_that_went_missing_ends_one_attempt_and_not_the_client(tmp_path: Path) -> None:
+    client = _Client("nats://127.0.0.1:1", lambda _text, _subject: None)
+    with pytest.raises(FileNotFoundError):
+        await client.open(nkeys_seed=str(tmp_path / "gone.nk"))
+    await client.discard()
 
 
 @on_a_loop

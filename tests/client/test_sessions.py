@@ -197,6 +197,14 @@ async def test_of_several_addresses_any_that_answers_will_do() -> None:
             {"login": ftstan.client.NatsLogin(user_credentials=__file__)},
             "is no file of NATS credentials",
         ),
+        (
+            {"login": ftstan.client.NatsLogin(nkeys_seed="/nowhere.nk")},
+            "/nowhere.nk: No such file",
+        ),
+        (
+            {"login": ftstan.client.NatsLogin(nkeys_seed=__file__)},
+            "holds no seed of an nkey",
+        ),
     ],
 )
 async def test_a_wrong_argument_is_told_before_anything_is_sent(

@@ -149,7 +149,7 @@ def test_who_cannot_ask_is_told_why_with_status_3(stage: Stage) -> None:
     assert "hint: check --server (or FTSTAN_SERVER)" in gone.err
     assert "--dir DATASTORE looks at the datastore instead" in gone.err
     assert Operator(nats.url, group="another").ft("status").status == 2
-    assert run("ft", "status", "--server", nats.url).status == 3
+    assert run("ft", "status", "--server", nats.url).status == 64
     for words in (
         ["status", "--expect", "many"],
         ["status", "--timeout", "0"],
@@ -474,6 +474,7 @@ def test_mixed_is_recorded_in_the_directory_when_nobody_serves_and_never_beside_
     a.kill()
     assert elsewhere.change("mixed", "on").out == "mixed group: on, recorded with epoch 2\n"
     assert owner_of(stage.store).ft_mixed
+    assert owner_of(stage.store).name == "ftstanctl"
     b = stage.member("b", "-ns", nats.url)
     b.wait_until_active()
     assert owner_of(stage.store).epoch == 3

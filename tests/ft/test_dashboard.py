@@ -122,7 +122,8 @@ def test_a_standby_has_no_figures_where_the_pages_of_who_serves_are_out_of_reach
     page.goto(f"{standby.url}/dashboard")
     state(page, "its pages do not answer here")
     expect(page.locator("#totals dd")).to_have_text(["–"] * 10)  # noqa: RUF001  # as on the page
-    for table in ("#channels", "#subs"):
+    expect(page.locator("#plots strong")).to_contain_text(["–"] * 4)  # noqa: RUF001
+    for table in ("#channels", "#subs", "#takeovers"):
         expect(page.locator(table)).to_contain_text("Seen on the pages of the member that serves")
 
 

@@ -992,6 +992,13 @@ CODES: Final = (
         "Look at the members: `ftstanctl ft status`",
         page="operate.md#when-both-nodes-stand-by",
     ),
+    Code(
+        6206,
+        "the certificate of the NATS server at .. is not accepted: ..",
+        "Name the authority (`--tlsca`) or the name that the certificate has (`--tlsname`), or "
+        "renew it",
+        page="security.md#tls",
+    ),
     Code(9001, "Internal error: ..", "Report the line, with the lines that `-SD` shows before it"),
     Code(
         9002,

@@ -87,6 +87,7 @@ def moment(text: str) -> int:
 
 # What argparse calls a wrong value.
 count.__name__ = "number"
-moment.__name__ = "time"
-seconds.__name__ = "duration in seconds"
+duration.__name__ = "duration (90s, 15m or 1h30m)"
+moment.__name__ = "time (03:00, 2026-11-28T03:00 or +2h)"
+seconds.__name__ = "number of seconds (above 0, at most 3600)"
 sequence.__name__ = "sequence of a message"

@@ -14,7 +14,7 @@ from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
 from ftstan.cli.contexts import SETTINGS, Context
 from ftstan.cli.ctl import main
-from ftstan.cli.program import EXIT_ERROR, EXIT_OK
+from ftstan.cli.program import EXIT_ERROR, EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,7 +150,28 @@ def test_a_context_that_is_not_there_is_told_with_those_that_are(
     error = capsys.readouterr().err
     assert "there is no context 'prud'" in error
     assert "known: prod" in error
-    assert main(["context", "add", "empty"]) == EXIT_ERROR
+    assert main(["context", "add", "empty"]) == EXIT_USAGE
+
+
+def test_a_context_that_is_not_there_is_a_wrong_word_whatever_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for words in (["pub", "orders", "text"], ["ft", "status"], ["channel", "ls"], ["key", "show"]):
+        assert main([*words, "--context", "nope"]) == EXIT_USAGE, words
+        assert "it is selected" not in capsys.readouterr().err
+    contexts.save("gone", Context(cluster="x"))
+    contexts.select("gone")
+    next(tmp_path.rglob("gone.json")).unlink()
+    assert main(["channel", "ls"]) == EXIT_USAGE
+    assert "it is selected: ftstanctl context select" in capsys.readouterr().err
+
+
+def test_what_must_be_named_and_is_not_is_a_wrong_word_whatever_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in (["ft", "status"], ["key", "show"], ["store", "verify"], ["drill"]):
+        assert main(words) == EXIT_USAGE, words
+        assert capsys.readouterr().err.startswith("which ")
 
 
 def test_a_command_that_is_told_everything_does_not_look_into_a_broken_context(
@@ -209,10 +230,10 @@ def test_a_home_of_somebody_else_is_told_where_a_context_would_have_named_the_gr
     def denied(_: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    assert main(["ft", "status"]) == 3
+    assert main(["ft", "status"]) == EXIT_USAGE
     assert "cannot be read" not in capsys.readouterr().err
     monkeypatch.setattr(type(tmp_path), "stat", denied)
-    assert main(["ft", "status"]) == 3
+    assert main(["ft", "status"]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert said.startswith("which group?\n")
     assert f"contexts in {tmp_path}/ftstan cannot be read: Permission denied" in said

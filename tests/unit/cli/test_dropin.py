@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.cli.ctl import main
+from ftstan.cli.program import EXIT_USAGE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,8 +105,6 @@ def test_a_place_that_is_not_there_is_said(tmp_path: Path, capsys: Capture) -> N
     [
         (["--datastore", "relative"], "is no absolute path"),
         (["--datastore", "/a\nExecStart=/bin/evil"], "is no absolute path"),
-        (["--unit", "nginx.service"], "is no unit of ftstan"),
-        (["--unit", "../x.service"], "is no unit of ftstan"),
         (["-c", "/nowhere/ftstan.conf"], "no such file"),
     ],
 )
@@ -115,6 +114,14 @@ def test_what_makes_no_sense_is_one_line_and_a_hint(
     assert main(["systemd-dropin", *words]) == 1
     line, hint = capsys.readouterr().err.splitlines()
     assert said in line
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize("unit", ["nginx.service", "../x.service"])
+def test_a_unit_that_is_none_of_ours_is_a_wrong_word(unit: str, capsys: Capture) -> None:
+    assert main(["systemd-dropin", "--unit", unit]) == EXIT_USAGE
+    line, hint = capsys.readouterr().err.splitlines()
+    assert "is no unit of ftstan" in line
     assert hint.startswith("hint: ")
 
 

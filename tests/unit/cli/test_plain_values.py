@@ -18,7 +18,7 @@ from ftstan.admin.protocol import decode_answer
 from ftstan.base.errors import WireError
 from ftstan.base.states import NodeStatus
 from ftstan.cli import drill as drill_command
-from ftstan.cli.admin import _told
+from ftstan.cli.admin import _told, _told_apart
 from ftstan.cli.ctl import PROGRAM, main
 from ftstan.cli.program import EXIT_USAGE
 from ftstan.cli.terminal import ago
@@ -264,6 +264,30 @@ def test_fields_without_a_value_and_parts_of_values_are_words() -> None:
     assert _cell((None, True)) == "-, yes"
     assert decode_answer(json.dumps({"ok": True, "status": OLD}).encode()).status is not None
     assert NodeStatus(**OLD).called == "SRV1"
+
+
+def test_role_and_verdict_have_colours_on_a_terminal_only(
+    answering: Callable[..., None], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    answering([OLD, STANDBY], {})
+    main(["ft", "status", "--group", "g"])
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    main(["ft", "status", "--group", "g"])
+    shown = capsys.readouterr().out
+    assert re.search(r"\x1b\[1;32mactive *\x1b\[0m", shown)
+    assert re.search(r"\x1b\[36mstandby *\x1b\[0m", shown)
+    assert shown.splitlines()[-1].startswith("\x1b[1;32mhealthy")
+
+
+def test_servers_are_listed_by_the_names_that_people_type() -> None:
+    nodes = [
+        NodeStatus(**(OLD | {"server": server, "name": name}))
+        for server, name in (("S1", "node-a"), ("S2", "twin"), ("S3", "twin"), ("S4", ""))
+    ]
+    assert _told_apart(nodes) == ["node-a", "S2", "S3", "S4"]
 
 
 def test_a_number_that_is_none_is_no_answer() -> None:

@@ -181,6 +181,13 @@ def test_hints_name_the_flags_of_this_command() -> None:
         "start the NATS server, or correct --server"
     )
     assert own_flags("check --user") == "check --user"
+    assert own_flags("nkey_seed_file names a file that the user of this server must be able") == (
+        "--nkey names a file that the user of this command must be able"
+    )
+    assert own_flags("take away -secure, -tls_client_* and tls://") == (
+        "take away --tls... and tls://"
+    )
+    assert own_flags("or say one: tls_hostname") == "or say one: --tlsname"
 
 
 def test_the_key_of_what_changes_something_is_found_through_the_context(
@@ -293,3 +300,33 @@ def test_a_users_nkey_is_made_for_its_owner_and_never_over_another(
         "hint: name a file that does not exist, in a directory that does",
     ]
     assert seed.read_text() == made
+
+
+def test_a_channel_that_looks_like_a_mistyped_verb_is_told_on_a_terminal_only(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(channel: str, *, terminal: bool) -> str:
+        monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+        assert main(["sub", channel, "--count", "1", "--server", "nats://127.0.0.1:1"]) == 3
+        return capsys.readouterr().err
+
+    told = start("lss", terminal=True)
+    assert told.startswith("reading the channel lss\nhint: did you mean ftstanctl sub ls?\n")
+    assert "did you mean ftstanctl sub info?" in start("inof", terminal=True)
+    assert "reading" not in start("lss", terminal=False)
+    assert "reading" not in start("orders", terminal=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "forms"),
+    [
+        (("ft", "switchover", "--at", "25:00"), "time (03:00, 2026-11-28T03:00 or +2h)"),
+        (("ft", "status", "--watch", "zero"), "number of seconds (above 0, at most 3600)"),
+        (("key", "rotate", "--grace", "soon"), "duration (90s, 15m or 1h30m, at most 720h)"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_forms_that_it_may_have(
+    capsys: Capture, words: tuple[str, ...], forms: str
+) -> None:
+    assert main(words) == 64
+    assert f"invalid {forms} value: {words[-1]!r}" in capsys.readouterr().err

@@ -231,3 +231,53 @@ def test_what_has_no_effect_or_leads_nobody_here_is_a_warning_and_fails_a_strict
     own = "listen: '127.0.0.1:-1'\n"
     for good in ("host1", "host1:8222", "10.0.0.1:8222", "[::1]:8222", "[fe80::1]"):
         assert complaints(capfd, f"{own}streaming {{ http_advertise: '{good}' }}\n") == []
+
+
+def test_tls_that_the_server_asks_for_and_its_nats_server_lacks_is_found(capfd: Capture) -> None:
+    (line, hint) = complaints(capfd, "listen: '127.0.0.1:-1'\nstreaming { secure: true }\n")
+    assert "nats: secure connection not available" in line
+    assert hint.startswith("hint: the NATS server has no TLS")
+
+
+@pytest.mark.parametrize("key", ["log_file", "pid_file"])
+def test_a_directory_in_the_place_of_a_file_is_told(capfd: Capture, place: Path, key: str) -> None:
+    text = f"listen: '127.0.0.1:-1'\nstreaming {{ }}\n{key}: '{place}'\n"
+    (line, hint) = complaints(capfd, text)
+    assert line == f"{key}: {place} is a directory"
+    assert hint.startswith(f"hint: s.conf:3:1: {key}: ")
+
+
+@pytest.mark.parametrize("most", [-4, 1, 3])
+def test_connections_that_the_server_itself_would_take_all_are_told(
+    capfd: Capture, most: int
+) -> None:
+    own = "listen: '127.0.0.1:-1'\nstreaming { }\n"
+    (line, hint) = complaints(capfd, f"{own}max_connections: {most}\n")
+    assert line.startswith(f"max_connections is {most}: the streaming server itself has up to 3")
+    assert hint.startswith("hint: s.conf:3:1: max_connections: ")
+    assert complaints(capfd, f"{own}max_connections: 100\n") == []
+    assert complaints(capfd, f"{own}max_connections: 0\n") == []
+
+
+def test_an_empty_token_for_the_pages_is_refused_without_strict_too(
+    capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGES", "")
+    for text, flags, where in (
+        ("streaming { monitor_token: '' }\n", (), "s.conf:1:13"),
+        ("streaming { monitor_token: $PAGES }\n", (), "s.conf:1:13, $PAGES"),
+        ("streaming { }\n", ("-monitor_token", ""), "-monitor_token"),
+    ):
+        Path("s.conf").write_text(text)
+        for what in (("-check_config",), ()):
+            assert main(["-c", "s.conf", *what, *flags]) == 1
+            line, hint = capfd.readouterr().err.splitlines()
+            assert line.startswith("monitor_token is empty: the pages would be open to everybody")
+            assert hint.startswith(f"hint: {where}: give a token")
+
+
+def test_a_cut_from_nats_that_a_restart_of_it_would_make_is_warned_of(capfd: Capture) -> None:
+    text = "listen: '127.0.0.1:-1'\nstreaming { ft_nats_timeout: '%s' }\n"
+    assert complaints(capfd, text % "1ms")[0].startswith("ft_nats_timeout is 1ms: ")
+    for good in ("0s", "1s", "5s"):
+        assert complaints(capfd, text % good) == []

@@ -136,7 +136,7 @@ def test_a_members_name_and_its_predecessors_end_lie_where_older_releases_have_z
     [
         (Cause.RELEASED, Ending.SIGTERM, "stopped (SIGTERM) (epoch 6)"),
         (Cause.LOCK_FREE, Ending.SIGINT, "stopped (SIGINT) (epoch 6)"),
-        (Cause.LOCK_FREE, Ending.UNSAID, "the lock was free (epoch 6)"),
+        (Cause.LOCK_FREE, Ending.UNSAID, "ended without notice (epoch 6)"),
         (Cause.SWITCHOVER, Ending.SWITCHOVER, "switchover (epoch 6)"),
         (Cause.STOLEN, Ending.BY_ITSELF, "stolen from an owner that hung (epoch 6)"),
     ],

@@ -13,7 +13,7 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import StoreError
 from ftstan.ft.epoch import EPOCH_NAME, claim, read_records
-from ftstan.ft.epoch_records import SLOT_SIZE, Cause
+from ftstan.ft.epoch_records import SLOT_SIZE, TOOL_NAME, Cause
 from ftstan.ft.history import cause_text, history_of, open_history
 from ftstan.ft.survey import Survey
 from tests.sim.disk import SimDisk
@@ -35,7 +35,12 @@ class Store:
         self.clock = ManualClock(START_NS)
 
     def take(
-        self, server: str, cause: Cause = Cause.UNKNOWN, after: int = 0, highest_slice: int = 0
+        self,
+        server: str,
+        cause: Cause = Cause.UNKNOWN,
+        after: int = 0,
+        highest_slice: int = 0,
+        name: str = "",
     ) -> int:
         activation = claim(
             self.disk,
@@ -47,6 +52,7 @@ class Store:
             after=after,
             host=f"host-{server}",
             pid=7,
+            name=name,
         )
         self.clock.advance(10)
         return activation.epoch
@@ -73,6 +79,20 @@ def test_it_says_who_since_when_until_when_and_why_newest_first() -> None:
     assert (middle.server, middle.cause, middle.after) == ("B", "silence", 1)
     assert (middle.since_ns, middle.until_ns) == (START_NS + 10 * 10**9, newest.since_ns)
     assert (first.server, first.until_ns) == ("A", middle.since_ns)
+
+
+def test_a_tool_has_a_name_and_serves_no_time() -> None:
+    store = simulated()
+    store.take("A")
+    store.take("T", Cause.TOOL, name=TOOL_NAME)
+    store.take("M", Cause.MIXED_SWITCHED, name=TOOL_NAME)
+    # A member that somebody called so.
+    store.take("B", Cause.LOCK_FREE, name=TOOL_NAME)
+    store.take("C", Cause.MIXED_SWITCHED, name="node-c")
+    _, b, mixed, tool, a = store.history()
+    assert (a.ended_ns, b.ended_ns) == (0, 0)
+    for entry in (mixed, tool):
+        assert (entry.name, entry.ended_ns) == ("ftstanctl", entry.since_ns)
 
 
 def test_the_first_epoch_of_a_store_has_a_cause_of_its_own() -> None:
