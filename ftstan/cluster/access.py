@@ -92,7 +92,17 @@ class ClusterAccess(OwnedAccess):
         """
         context = self._context
         options = context.options
-        self._store = self._inner.open(self._time)
+        checkpoint = self._file.read()
+        present = self.owner.present
+        assert present is not None
+        store_id = present.store_id.hex()
+        self._store = self._inner.open(
+            self._time,
+            replayed=True,
+            replayed_before=checkpoint is not None
+            and checkpoint.store_id == store_id
+            and checkpoint.ends,
+        )
         limits = Limits(options.limits)
         self._store.set_limits(limits)
         recovered = self._store.recover()
@@ -102,16 +112,12 @@ class ClusterAccess(OwnedAccess):
                 ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
                 hint="give -cid the value that this datastore was made with",
             )
-        present = self.owner.present
-        assert present is not None
-        store_id = present.store_id.hex()
         replica = Replica(
             *(self._store, recovered, limits),
             node_id=self.node_id,
             file=self._file,
             store_id=store_id,
         )
-        checkpoint = self._file.read()
         replica.nodes = checkpoint.nodes if checkpoint is not None else {}
         at, seen = self._position(checkpoint, recovered, replica, store_id)
         replica.start_at(at, seen)

@@ -29,7 +29,8 @@ _MARK: Final = "cluster.mark"
 class Checkpoint:
     """``store_id``: of the datastore. ``partial``: a rebuild of the store had begun and not ended
     if ``at`` is 0 and the store is not empty. ``nodes``: those that were added (true) or removed.
-    ``unsound``: what is in the store must go before it is filled.
+    ``unsound``: what is in the store must go before it is filled. ``ends``: every channel of the
+    store says how far it was synced.
     """
 
     store_id: str
@@ -37,6 +38,7 @@ class Checkpoint:
     seen: int = 0
     nodes: dict[str, bool] = field(default_factory=dict)
     unsound: bool = False
+    ends: bool = False
 
 
 class CheckpointFile:
@@ -94,8 +96,8 @@ def _read(path: str) -> Checkpoint | None:
             *(said["epoch"], said["leader"]),
         )
         nodes = {str(node): bool(is_in) for node, is_in in said.get("nodes", {}).items()}
-        unsound = bool(said.get("unsound", False))
-        return Checkpoint(said["store"], at, said["seen"], nodes, unsound)
+        unsound, ends = bool(said.get("unsound", False)), bool(said.get("ends", False))
+        return Checkpoint(said["store"], at, said["seen"], nodes, unsound, ends)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{path} is damaged: {error}",
@@ -116,6 +118,7 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "seen": checkpoint.seen,
             "nodes": checkpoint.nodes,
             "unsound": checkpoint.unsound,
+            "ends": checkpoint.ends,
         }
     )
     text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"

@@ -1,9 +1,11 @@
 """The local store of a node: what the entries of the log add up to.
 
 A leader and its followers fill their stores by the same ``apply``, in the order of the log; so the
-stores of all nodes hold the same. Nothing here is synced before a checkpoint: what a crash takes
-away is applied again from the log. Applying twice must therefore change nothing: messages that are
-there already are passed over, and what would leave a hole is an error. A channel that is deleted
+stores of all nodes hold the same. Nothing here is synced before a checkpoint: a start goes back to
+what was synced, channel by channel (``stores/file/recovery/rolling_back.py``), and what came behind
+the checkpoint is applied again from the log. Some channels may be further than the checkpoint.
+Applying twice must therefore change nothing: messages that are there already are passed over, and
+what would leave a hole is an error. A channel that is deleted
 stands between two checkpoints, so that no entry of its former life is ever applied to its next one.
 """
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 #: As much of a channel is compared at once: messages, bytes.
 _COMPARED: Final = 1024
 _COMPARED_BYTES: Final = 4 << 20
+#: Bytes that a copy may store before they are synced.
+_FILLED_BYTES: Final = 64 << 20
 
 
 class BehindError(FencedError):
@@ -110,6 +114,7 @@ class Replica:
         self._file = file
         self._store_id = store_id
         self._pieces: list[bytes] = []
+        self._filled = 0
         self._written = Position(b"")
         for channel in recovered.channels:
             self._adopt(channel)
@@ -371,7 +376,8 @@ class Replica:
         try:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
-            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes, unsound))
+            ends = self.store.are_ends_known
+            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes, unsound, ends))
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
@@ -411,6 +417,11 @@ class Replica:
         local.staged = block.last
         local.store.append(block)
         self._settle()
+        self._filled += block.nbytes
+        if self._filled >= _FILLED_BYTES:
+            # A copy that is killed goes on from here.
+            self._filled = 0
+            self.store.sync_all()
 
     def adopt(self, operations: list[Operation], at: Position) -> None:
         """All messages up to ``at`` are here: take the rest in place of what was there, and leave a

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.log import stream as log
@@ -106,10 +107,17 @@ class FileAccess(OwnedAccess):
         if self.owner.activate(cause=Cause.STANDALONE_START).ft_mixed:
             log.info(MIXED_ON)
 
-    def open(self, clock: Clock | None = None) -> FileStore:
+    def open(
+        self,
+        clock: Clock | None = None,
+        *,
+        replayed: bool = False,
+        replayed_before: bool = False,
+    ) -> FileStore:
         """The store of the present activation, not recovered yet.
 
-        ``clock``: by which messages expire, if that is another one than the node's.
+        ``clock``: by which messages expire, if that is another one than the node's. ``replayed``,
+        ``replayed_before``: as in ``FileStoreOptions``.
         """
         options = self._context.options
         self._store = FileStore(
@@ -117,7 +125,11 @@ class FileAccess(OwnedAccess):
             self.owner.root,
             self.owner,
             clock or self._context.clock,
-            _file_store_options(options.file),
+            replace(
+                _file_store_options(options.file),
+                replayed=replayed,
+                replayed_before=replayed_before,
+            ),
             path=options.dir,
             asking=self.owner.asking if self.owner.is_network else None,
             most_at_once=_MOST_AT_ONCE,
