@@ -358,6 +358,35 @@ def test_a_node_that_begins_anew_under_a_copy_is_no_node_whose_messages_expired(
     assert found.at == Position(LOG)
 
 
+def test_a_second_server_with_the_same_id_is_no_node_whose_messages_expired(
+    nodes: tuple[Life, Life], tmp_path: Path
+) -> None:
+    theirs, ours = nodes
+    made, road = begun(theirs, ours)
+    (tmp_path / "twin").mkdir()
+    twin = Life(tmp_path / "twin", 1)
+    other = wire(twin).source
+    # It has heard the question for the manifest, too, and follows: with no messages yet.
+    first = next(asked for asked in road.asked if asked["want"] == "manifest")
+    assert other.answer(json.dumps(first).encode())[0] == 0
+    road.source = other
+    with pytest.raises(CopyError, match="knows nothing of that copy"):
+        run(made)
+    twin.kill()
+
+
+def test_messages_that_a_node_lacks_did_not_expire(
+    nodes: tuple[Life, Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = nodes
+    made, _ = begun(theirs, ours)
+    store = theirs.replica.channels[BAR].store
+    read = store.read
+    monkeypatch.setattr(store, "read", lambda first, most, size: read(first + 1, most, size))
+    with pytest.raises(CopyError, match="lacks message"):
+        run(made)
+
+
 @pytest.mark.parametrize("how", ["forsake", "doubt", "empty"])
 def test_a_copy_of_a_store_that_is_given_up_breaks_off(nodes: tuple[Life, Life], how: str) -> None:
     theirs, ours = nodes
