@@ -118,7 +118,10 @@ class ClusterAccess(OwnedAccess):
             file=self._file,
             store_id=store_id,
         )
-        replica.nodes = checkpoint.nodes if checkpoint is not None else {}
+        if checkpoint is not None:
+            replica.nodes = checkpoint.nodes
+        if checkpoint is not None and checkpoint.store_id == store_id:
+            replica.found_damaged = checkpoint.damaged
         at, seen = self._position(checkpoint, recovered, replica, store_id)
         replica.start_at(at, seen)
         js = JetStream(link, context.clock, (beat_subject(options.cluster_id),))

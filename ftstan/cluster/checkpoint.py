@@ -30,7 +30,7 @@ class Checkpoint:
     """``store_id``: of the datastore. ``partial``: a rebuild of the store had begun and not ended
     if ``at`` is 0 and the store is not empty. ``nodes``: those that were added (true) or removed.
     ``unsound``: what is in the store must go before it is filled. ``ends``: every channel of the
-    store says how far it was synced.
+    store says how far it was synced. ``damaged``: channels that are to be filled anew.
     """
 
     store_id: str
@@ -39,6 +39,7 @@ class Checkpoint:
     nodes: dict[str, bool] = field(default_factory=dict)
     unsound: bool = False
     ends: bool = False
+    damaged: frozenset[bytes] = frozenset()
 
 
 class CheckpointFile:
@@ -97,7 +98,8 @@ def _read(path: str) -> Checkpoint | None:
         )
         nodes = {str(node): bool(is_in) for node, is_in in said.get("nodes", {}).items()}
         unsound, ends = bool(said.get("unsound", False)), bool(said.get("ends", False))
-        return Checkpoint(said["store"], at, said["seen"], nodes, unsound, ends)
+        damaged = frozenset(bytes.fromhex(name) for name in said.get("damaged", ()))
+        return Checkpoint(said["store"], at, said["seen"], nodes, unsound, ends, damaged)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{path} is damaged: {error}",
@@ -119,6 +121,7 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "nodes": checkpoint.nodes,
             "unsound": checkpoint.unsound,
             "ends": checkpoint.ends,
+            "damaged": sorted(name.hex() for name in checkpoint.damaged),
         }
     )
     text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"

@@ -5,6 +5,8 @@ change is small and taken at one moment, the *manifest*: the position of the log
 where each channel begins and ends, subscriptions with what they have not acknowledged, clients.
 When the store holds all of it, its checkpoint says so, and the node reads the log from there.
 
+A channel that is damaged here is deleted, and copied whole.
+
 A copy can break off anywhere. From the manifest to its end the checkpoint says that the store holds
 nothing for certain, and the next attempt keeps every message that the other node still has in that
 place. Before the manifest is there nothing of the store is touched.
@@ -273,7 +275,9 @@ class Copy:
     def _channel(self, name: bytes, channel: _Channel) -> Generator[None, None, None]:
         replica = self._replica
         local = replica.find(name)
-        if local is not None and not (yield from self._goes_on(name, channel, local.store)):
+        if local is not None and (
+            name in replica.damaged or not (yield from self._goes_on(name, channel, local.store))
+        ):
             replica.drop(name)
             local = None
         local = local or replica.channel(name)

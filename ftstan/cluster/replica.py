@@ -103,6 +103,8 @@ class Replica:
         """Whether the store is not what its checkpoint says: it is emptied, but only when there is
         something to fill it from.
         """
+        self.found_damaged: frozenset[bytes] = frozenset()
+        """Channels that a former life of this node has found damaged."""
         self.manifests: dict[str, bytes] = {}
         """What other nodes were told that copy this store, by their tokens. None of it counts any
         more when the store is given up.
@@ -123,6 +125,20 @@ class Replica:
     def is_empty(self) -> bool:
         """Whether the store holds nothing at all."""
         return not (self.channels or self.clients or self.later or self.info)
+
+    @property
+    def damaged(self) -> frozenset[bytes]:
+        """Channels whose messages here cannot all be read, as far as anybody has looked."""
+        met = (name for name in self.channels if self.store.is_quarantined(name))
+        return self.found_damaged.union(self.refused, met)
+
+    def check_sound(self, name: bytes) -> None:
+        """Raise ``BehindError`` for a channel that is damaged here: other nodes have all of it."""
+        if name in self.refused or self.store.is_quarantined(name):
+            raise BehindError(
+                f'channel "{_shown(name)}" is damaged on this node',
+                hint="start the node again: it copies the channel from another one",
+            )
 
     def _adopt(self, channel: ChannelStore) -> LocalChannel:
         subs = {
@@ -167,7 +183,7 @@ class Replica:
             ) from error
         if failed:
             name, refusal = next(iter(failed.items()))
-            shown = name.decode("utf-8", "backslashreplace")
+            shown = _shown(name)
             raise BehindError(
                 f'the local store refused what the log has for channel "{shown}": {refusal.text}',
                 hint=refusal.hint,
@@ -249,7 +265,7 @@ class Replica:
             self._compare(name, local.store, block)
             block = behind(block, last)
         if last and block.first != last + 1:
-            shown = name.decode("utf-8", "backslashreplace")
+            shown = _shown(name)
             raise HoleError(
                 f'channel "{shown}": message {block.first} follows message {last}: the local store '
                 "has lost messages"
@@ -263,7 +279,7 @@ class Replica:
 
         Raises ``HoleError`` for a message that is missing, and ``BehindError`` for another one.
         """
-        shown = name.decode("utf-8", "backslashreplace")
+        shown = _shown(name)
         sequence = max(block.first, store.first)
         last = min(block.last, store.last)
         while sequence <= last:
@@ -338,7 +354,7 @@ class Replica:
             self.checkpoint()
             self.store.delete_channel(name)
             self.channels.pop(name, None)
-            shown = name.decode("utf-8", "backslashreplace")
+            shown = _shown(name)
             if self.follows:
                 log.info(f'Channel "{shown}" has been deleted', channel=shown)
 
@@ -377,7 +393,14 @@ class Replica:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
             ends = self.store.are_ends_known
-            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes, unsound, ends))
+            self._file.write(
+                Checkpoint(
+                    *(self._store_id, self.at, seen, self.nodes),
+                    unsound=unsound,
+                    ends=ends,
+                    damaged=self.damaged,
+                )
+            )
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
@@ -406,11 +429,13 @@ class Replica:
         self.start_at(Position(self.at.incarnation), self.seen)
 
     def drop(self, name: bytes) -> None:
-        """Delete a channel, if there is one. Raises ``StoreError``."""
+        """Delete a channel, damaged or not, if there is one. Raises ``StoreError``."""
         self._settle()
         if self.find(name) is not None:
-            self.store.delete_channel(name)
+            self.store.delete_channel(name, damaged=True)
             self.channels.pop(name, None)
+            self.refused.pop(name, None)
+        self.found_damaged -= {name}
 
     def fill(self, local: LocalChannel, block: MsgBlock) -> None:
         """Store messages that follow those that are there. Raises ``StoreError``."""
@@ -436,6 +461,7 @@ class Replica:
         self.clients.clear()
         self.remembered.clear()
         self.nodes = {}
+        self.found_damaged = frozenset()
         self.apply(operations, at)
         self.checkpoint()
 
@@ -457,13 +483,19 @@ class Replica:
         """Throw away everything in the store. Raises ``StoreError``."""
         for name in (*self.channels, *self.later):
             if self.find(name) is not None:
-                self.store.delete_channel(name)
+                self.store.delete_channel(name, damaged=True)
+        self.refused.clear()
+        self.found_damaged = frozenset()
         for client in list(self.clients):
             self.store.delete_client(client)
         self._settle()
         self.channels.clear()
         self.clients.clear()
         self.later.clear()
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
 
 
 def behind(block: MsgBlock, last: int) -> MsgBlock:

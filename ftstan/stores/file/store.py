@@ -275,6 +275,11 @@ class FileStore:
         """Names of the channels whose files are damaged, for monitoring."""
         return [show(channel.name) for channel in self._channels.values() if channel.quarantined]
 
+    def is_quarantined(self, name: bytes) -> bool:
+        """Whether the files of the channel are damaged, as far as anybody has looked."""
+        channel = self._channels.get(name)
+        return channel is not None and channel.quarantined
+
     # ---- staging
     # ----------------------------------------------------------------------------------------------
 
@@ -306,8 +311,9 @@ class FileStore:
         for channel in self._channels.values():
             channel.set_limits(limits.of(channel.name))
 
-    def delete_channel(self, name: bytes) -> None:
-        """Delete a channel with everything in it.
+    def delete_channel(self, name: bytes, *, damaged: bool = False) -> None:
+        """Delete a channel with everything in it. ``damaged``: also one that is quarantined, by an
+        owner who has all of it elsewhere.
 
         A channel made again goes on above its slice numbers.
 
@@ -319,7 +325,7 @@ class FileStore:
         channel = self._channels.get(name)
         if channel is None:
             raise StoreError(f'channel "{show(name)}" not found')
-        if channel.quarantined:
+        if channel.quarantined and not damaged:
             raise quarantine.refusal(name)
         self._upkeep.delete(channel)
         del self._channels[name]
