@@ -93,6 +93,9 @@ class ClusterAccess(OwnedAccess):
         context = self._context
         options = context.options
         checkpoint = self._file.read()
+        if checkpoint is not None and checkpoint.clean:
+            checkpoint = replace(checkpoint, clean=False)
+            self._file.write(checkpoint)
         present = self.owner.present
         assert present is not None
         store_id = present.store_id.hex()
@@ -122,6 +125,7 @@ class ClusterAccess(OwnedAccess):
             replica.nodes = checkpoint.nodes
         if checkpoint is not None and checkpoint.store_id == store_id:
             replica.found_damaged = checkpoint.damaged
+            replica.seeds = checkpoint.seeds
         at, seen = self._position(checkpoint, recovered, replica, store_id)
         replica.start_at(at, seen)
         js = JetStream(link, context.clock, (beat_subject(options.cluster_id),))
@@ -255,7 +259,8 @@ class ClusterAccess(OwnedAccess):
         if store is not None:
             try:
                 if self._replica is not None and self._replica.at.incarnation:
-                    self._replica.checkpoint()
+                    is_whole = self._log is not None and not self._log.is_broken_off
+                    self._replica.checkpoint(clean=is_whole)
                 store.close()
             except StoreError as error:
                 log.error(f"{error.text}; what was acknowledged is in the log")

@@ -12,6 +12,7 @@ is found out. Its mark is older than the checkpoint then.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -23,6 +24,7 @@ from ftstan.cluster.entry import Position
 
 _NAME: Final = "checkpoint.json"
 _MARK: Final = "cluster.mark"
+_LEFT: Final = ".left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Checkpoint:
     if ``at`` is 0 and the store is not empty. ``nodes``: those that were added (true) or removed.
     ``unsound``: what is in the store must go before it is filled. ``ends``: every channel of the
     store says how far it was synced. ``damaged``: channels that are to be filled anew.
+    ``seeds``: the log does not exist yet, and this node may make it, behind what its store has.
+    ``clean``: the node has stopped, and its store has everything that it has ever applied.
     """
 
     store_id: str
@@ -40,6 +44,8 @@ class Checkpoint:
     unsound: bool = False
     ends: bool = False
     damaged: frozenset[bytes] = frozenset()
+    seeds: bool = False
+    clean: bool = False
 
 
 class CheckpointFile:
@@ -73,6 +79,12 @@ class CheckpointFile:
         mark = _read(self._mark)
         return 0 if mark is None else max(mark.seen, mark.at.sequence)
 
+    def set_aside(self) -> None:
+        """Take it away, and its mark: the datastore is no node's any more. Raises ``OSError``."""
+        os.rename(self.path, f"{self.path}{_LEFT}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._mark)
+
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace it, durable on return. Raises ``StoreError``."""
         # The mark first: a crash between the two leaves one that is ahead, never one behind.
@@ -99,7 +111,11 @@ def _read(path: str) -> Checkpoint | None:
         nodes = {str(node): bool(is_in) for node, is_in in said.get("nodes", {}).items()}
         unsound, ends = bool(said.get("unsound", False)), bool(said.get("ends", False))
         damaged = frozenset(bytes.fromhex(name) for name in said.get("damaged", ()))
-        return Checkpoint(said["store"], at, said["seen"], nodes, unsound, ends, damaged)
+        return Checkpoint(
+            *(said["store"], at, said["seen"], nodes, unsound, ends, damaged),
+            seeds=bool(said.get("seeds", False)),
+            clean=bool(said.get("clean", False)),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{path} is damaged: {error}",
@@ -122,6 +138,8 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "unsound": checkpoint.unsound,
             "ends": checkpoint.ends,
             "damaged": sorted(name.hex() for name in checkpoint.damaged),
+            "seeds": checkpoint.seeds,
+            "clean": checkpoint.clean,
         }
     )
     text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"

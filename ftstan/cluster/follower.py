@@ -249,7 +249,7 @@ class Follower:
         known = self._replica.at
         incarnation = self._log.find()
         if incarnation is None:
-            if known.incarnation:
+            if known.incarnation and not self._replica.seeds:
                 raise LogLostError(
                     "the stream of this cluster is gone, and this node has data of it: somebody "
                     "deleted it",
@@ -258,6 +258,12 @@ class Follower:
             self._found()
             return
         if known.incarnation and known.incarnation != incarnation:
+            if self._replica.seeds:
+                raise LogLostError(
+                    "this cluster has a log already, which was not made from this datastore",
+                    hint="seed a cluster before its nodes are started, with empty directories on "
+                    "all of them but one",
+                )
             raise LogLostError(
                 "the stream of this cluster was deleted and made again by somebody: it is not the "
                 "log that this node has read",
@@ -266,7 +272,8 @@ class Follower:
         at = known if known.incarnation else Position(incarnation)
         self._log.begin(at)
         self._replica.start_at(at, self._replica.seen)
-        if not known.incarnation:
+        if not known.incarnation or self._replica.seeds:
+            self._replica.seeds = False
             # From now on this node is one of this log's, and would not found another one.
             self._replica.checkpoint()
         self._check_again()
@@ -288,6 +295,9 @@ class Follower:
             if said.node == self._node_id:
                 self._tell(TWICE.format(node=said.node))
                 return
+            if said.seeds and not self._replica.seeds:
+                self.trouble = f"node {said.node} makes the log from its datastore"
+                return
             if said.incarnation:
                 self._tell(f"there is no log, and node {said.node} has data of one")
                 return
@@ -296,7 +306,7 @@ class Follower:
         # without it.
         if not fresh >= set(self._founders):
             return
-        self._log.make()
+        self._log.make(self._replica.at if self._replica.seeds else None)
 
     def _ask_others(self, seconds: float = _ASK_S, most: int = 1 << 30) -> list[Report]:
         """What other nodes say within so many seconds; ``most`` answers are enough."""
@@ -563,4 +573,5 @@ class Follower:
         if not trouble and stage not in (Stage.FOLLOWING, Stage.LEADING):
             trouble = stage.value
         stored = self._replica.stored
-        return replace(said, trouble=trouble, life=self._life, stored=stored)
+        seeds = self._replica.seeds
+        return replace(said, trouble=trouble, life=self._life, stored=stored, seeds=seeds)

@@ -164,6 +164,11 @@ class ReplicatedLog:
         self.at = Position(b"")
         """How far this node has read or written."""
 
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether the last append did not come to its end: nobody knows what the log has of it."""
+        return self._broken_off
+
     # ---- the stream
     # ----------------------------------------------------------------------------------------------
 
@@ -211,12 +216,16 @@ class ReplicatedLog:
             )
         return incarnation
 
-    def make(self) -> None:
+    def make(self, behind: Position | None = None) -> None:
         """Make the stream; nothing happens if another node was faster.
 
-        Raises ``NatsError`` while it cannot be made.
+        ``behind``: the position that a store stands for already, and the incarnation; the stream
+        begins with the entry behind it. Raises ``NatsError`` while it cannot be made.
         """
-        wanted = settings(self._cluster_id, os.urandom(INCARNATION_SIZE))
+        incarnation = behind.incarnation if behind is not None else os.urandom(INCARNATION_SIZE)
+        wanted = settings(self._cluster_id, incarnation)
+        if behind is not None:
+            wanted["first_seq"] = behind.sequence + 1
         try:
             self.js.api(f"STREAM.CREATE.{self._stream}", wanted, _API_S)
         except ApiError as error:

@@ -11,6 +11,7 @@ stands between two checkpoints, so that no entry of its former life is ever appl
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -105,6 +106,8 @@ class Replica:
         """
         self.found_damaged: frozenset[bytes] = frozenset()
         """Channels that a former life of this node has found damaged."""
+        self.seeds = False
+        """Whether there is no log yet, and this node may make it behind what the store has."""
         self.manifests: dict[str, bytes] = {}
         """What other nodes were told that copy this store, by their tokens. None of it counts any
         more when the store is given up.
@@ -133,12 +136,22 @@ class Replica:
         return self.found_damaged.union(self.refused, met)
 
     def check_sound(self, name: bytes) -> None:
-        """Raise ``BehindError`` for a channel that is damaged here: other nodes have all of it."""
+        """Raise ``BehindError`` for a channel that is damaged here: other nodes have all of it. The
+        next start knows.
+        """
         if name in self.refused or self.store.is_quarantined(name):
+            self._note_damage()
             raise BehindError(
                 f'channel "{_shown(name)}" is damaged on this node',
                 hint="start the node again: it copies the channel from another one",
             )
+
+    def _note_damage(self) -> None:
+        """On disk, too: not every start meets it, and who leads ends without another checkpoint."""
+        with contextlib.suppress(StoreError):
+            known = self._file.read()
+            if known is not None and known.damaged != self.damaged:
+                self._file.write(replace(known, damaged=self.damaged))
 
     def _adopt(self, channel: ChannelStore) -> LocalChannel:
         subs = {
@@ -178,10 +191,12 @@ class Replica:
             failed = self.store.commit()
             self.store.write_events()
         except StoreError as error:
+            self._note_damage()
             raise BehindError(
                 f"the local store refused what the log has: {error.text}", hint=error.hint
             ) from error
         if failed:
+            self._note_damage()
             name, refusal = next(iter(failed.items()))
             shown = _shown(name)
             raise BehindError(
@@ -380,15 +395,16 @@ class Replica:
         """Whether the last checkpoint says all there is to say."""
         return self._written == self.at
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, clean: bool = False) -> None:
         """Sync the store and say up to where it is complete. Raises ``BehindError``.
 
         Nothing is said of half a batch, nor of an unsound store: what was said before holds.
+        ``clean``: nothing comes behind it in this life.
         """
         if not (self._pieces or self.unsound):
-            self._record(unsound=False)
+            self._record(unsound=False, clean=clean)
 
-    def _record(self, *, unsound: bool) -> None:
+    def _record(self, *, unsound: bool, clean: bool = False) -> None:
         try:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
@@ -399,6 +415,8 @@ class Replica:
                     unsound=unsound,
                     ends=ends,
                     damaged=self.damaged,
+                    seeds=self.seeds,
+                    clean=clean,
                 )
             )
         except StoreError as error:

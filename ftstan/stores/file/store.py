@@ -629,6 +629,8 @@ class FileStore:
         """
         try:
             touched = self._register.touched
+            if self._env.options.replayed and not self._are_ends_known:
+                touched |= self._channels
             synced = []
             for name in list(touched):
                 channel = touched.pop(name)
@@ -640,7 +642,7 @@ class FileStore:
                     touched[name] = channel
             self._clients.file.sync()
             if self._env.options.replayed:
-                self._confirm_ends(synced if self._are_ends_known else self._channels.values())
+                self._confirm_ends(synced)
                 self._are_ends_known = self._are_ends_known or not self._later
         except OSError as error:
             raise store_error(error, "the datastore cannot be synced") from error

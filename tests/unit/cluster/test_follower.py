@@ -65,6 +65,7 @@ class FakeReplica:
     emptied: int = 0
     hole_at: int = 0
     damaged: frozenset[bytes] = frozenset()
+    seeds: bool = False
 
     def take(self, entry: Entry, at: Position) -> None:
         if at.sequence == self.hole_at:
@@ -338,6 +339,55 @@ def test_a_node_with_data_ends_where_the_stream_is_gone_or_another_one(
     stream.config = settings("cid", bytes(16))
     with pytest.raises(LogLostError, match="deleted and made again"):
         Node(stream, "b", time, at).run(5.0)
+
+
+def test_a_cluster_is_founded_from_a_datastore_by_all_its_founders(time: Time) -> None:
+    stream = Stream(None)
+    seeded = Node(stream, "a", time, Position(LOG, 1))
+    seeded.replica.seeds = True
+    fresh = Node(stream, "b", time)
+    # Not while a founder is away.
+    seeded.js.reports = [said(fresh.follower.report())]
+    seeded.run(5.0)
+    assert stream.config is None
+    # A founder without data leaves it to the one with the datastore.
+    fresh.js.reports = [
+        said(seeded.follower.report()),
+        said(report("c", Position(b""), 0, leads=False)),
+    ]
+    fresh.run(5.0)
+    assert stream.config is None
+    assert fresh.follower.trouble == "node a makes the log from its datastore"
+    seeded.js.reports.append(said(report("c", Position(b""), 0, leads=False)))
+    seeded.run(1.0)
+    assert stream.config is not None
+    assert not seeded.replica.seeds
+    seeded.js.reports = []
+    seeded.run(20.0)
+    assert seeded.was_elected()
+    assert seeded.log.at.sequence == 2
+    # Nobody reads the log without what came before it.
+    fresh.js.reports = []
+    fresh.run(5.0)
+    assert fresh.stage() is Stage.COPYING
+
+
+def test_two_datastores_found_no_cluster_and_none_joins_another_log(time: Time) -> None:
+    stream = Stream(None)
+    one = Node(stream, "a", time, Position(LOG, 1))
+    other = Node(stream, "b", time, Position(bytes(16), 1))
+    for node, beside in ((one, other), (other, one)):
+        node.replica.seeds = True
+        node.js.reports = [
+            said(beside.follower.report()),
+            said(report("c", Position(b""), 0, leads=False)),
+        ]
+    one.run(5.0)
+    assert stream.config is None
+    assert one.follower.trouble == "there is no log, and node b has data of one"
+    stream.config = settings("cid", bytes(16))
+    with pytest.raises(LogLostError, match="has a log already"):
+        one.run(1.0)
 
 
 def test_a_cluster_is_founded_by_all_its_founders_and_by_nobody_beside_data(

@@ -184,5 +184,10 @@ def test_a_leader_that_meets_damage_does_not_read_on_behind_it(
     held[at : at + 4] = b"rott"
     file.write_bytes(held)
     assert channel.read(1, 49, 1 << 20) is not None
+    leader.life.replica.checkpoint()
     with pytest.raises(BehindError, match=r'channel "foo" is damaged on this node'):
         channel.read(50, 100, 1 << 20)
+    # It ends without a word more, and the next start knows.
+    found = leader.life.file.read()
+    assert found is not None
+    assert found.damaged == {FOO}
