@@ -99,10 +99,9 @@ class ClusterAccess(OwnedAccess):
         present = self.owner.present
         assert present is not None
         store_id = present.store_id.hex()
-        self._store = self._inner.open(
+        self._store = self._inner.open_replayed(
             self._time,
-            replayed=True,
-            replayed_before=checkpoint is not None
+            before=checkpoint is not None
             and checkpoint.store_id == store_id
             and checkpoint.ends,
         )

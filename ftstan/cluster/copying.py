@@ -13,9 +13,9 @@ place. Before the manifest is there nothing of the store is touched.
 
 Answers come in pieces, each with the CRC of the piece and of the whole.
 
-An answer of nothing says that the messages went by the limits, and is given for no other reason: it
-comes from the process that has sent the manifest, named in every request, and only where the channel
-begins behind them.
+An answer of nothing says that the messages went by the limits, and is given for no other reason:
+it comes from the process that has sent the manifest, named in every request, and only where the
+channel begins behind them.
 """
 
 from __future__ import annotations

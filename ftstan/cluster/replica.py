@@ -450,7 +450,7 @@ class Replica:
         """Delete a channel, damaged or not, if there is one. Raises ``StoreError``."""
         self._settle()
         if self.find(name) is not None:
-            self.store.delete_channel(name, damaged=True)
+            self.store.discard_channel(name)
             self.channels.pop(name, None)
             self.refused.pop(name, None)
         self.found_damaged -= {name}
@@ -501,7 +501,7 @@ class Replica:
         """Throw away everything in the store. Raises ``StoreError``."""
         for name in (*self.channels, *self.later):
             if self.find(name) is not None:
-                self.store.delete_channel(name, damaged=True)
+                self.store.discard_channel(name)
         self.refused.clear()
         self.found_damaged = frozenset()
         for client in list(self.clients):

@@ -1,5 +1,5 @@
-"""The ways between a datastore that one server or an FT group has, and a replicated cluster: offline,
-in place, and without touching a message.
+"""The ways between a datastore that one server or an FT group has, and a replicated cluster:
+offline, in place, and without touching a message.
 
 *Seeding* makes a datastore that of a node: a checkpoint beside it stands for an entry of a log that
 does not exist yet. That node then makes the log, behind this entry, so that every other node finds

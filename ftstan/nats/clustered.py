@@ -56,8 +56,8 @@ def node_id(options: ServerOptions) -> str:
 
 
 def keep_node_id(directory: str, wanted: str = "") -> str:
-    """The id of the node whose datastore is in ``directory``, which is ``wanted``, or drawn, if none
-    is kept there. Raises ``ConfigError``.
+    """The id of the node whose datastore is in ``directory``: ``wanted``, or drawn, if none is kept
+    there. Raises ``ConfigError``.
     """
     path = os.path.join(directory, _ID_FILE)
     try:

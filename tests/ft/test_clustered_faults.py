@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.cluster.names import stream_name
+from tests.ft.client import StanClient
 from tests.ft.cluster import NODES, Cluster
 from tests.ft.load import CHANNEL
 from tests.ft.test_clustered import FENCED, api, client_of, contents, read_all
+from tests.oracle.gostore import read_store
 from tests.processes import CLUSTER, HOST, children, free_ports, until
 
 if TYPE_CHECKING:
@@ -171,8 +173,8 @@ def test_a_stream_that_somebody_edited_is_served_by_nobody(stage: Stage) -> None
     # Set back, it is the log as before.
     api(cluster, cluster.others(leader)[0]).api(f"STREAM.UPDATE.{stream}", found, 5.0)
     cluster.start_ended()
-    until(lambda: cluster.start_ended() is None and bool(cluster.leader()), "a leader", 60.0)
-    assert list(read_all(cluster, leader).values())[0] == b"acked"
+    leader = cluster.leader()
+    assert next(iter(read_all(cluster, leader).values())) == b"acked"
 
 
 def test_a_node_of_another_cluster_with_the_same_id_is_refused(stage: Stage) -> None:
@@ -202,10 +204,59 @@ def test_a_node_of_another_cluster_with_the_same_id_is_refused(stage: Stage) -> 
     )
     assert stranger.status(60.0) in (1, FENCED)
     assert "it is not the log that this node has read" in stranger.text()
-    assert list(read_all(cluster, leader).values())[0] == b"of the second"
+    assert next(iter(read_all(cluster, leader).values())) == b"of the second"
 
 
-def test_a_cluster_without_jetstream_or_without_room_in_it_says_so(stage: Stage) -> None:
+def external(stage: Stage, room: int) -> list[str]:
+    """Three external NATS servers with so many bytes for JetStream; their URLs."""
+    routes = free_ports(3)
+    urls = ", ".join(f'"nats://{HOST}:{port}"' for port in routes)
+    found = []
+    for number, port in enumerate(routes):
+        directory = stage.directory / f"js{number}"
+        settings = (
+            f"server_name: x{number}\n"
+            f'jetstream {{ store_dir: "{directory}", max_file: {room} }}\n'
+            f"cluster {{ name: ext, listen: {HOST}:{port}, routes: [{urls}] }}\n"
+        )
+        found.append(stage.nats(f"ext{number}", settings=settings).url)
+    return found
+
+
+def test_without_room_in_jetstream_nothing_is_acked_and_nothing_acked_is_lost(
+    stage: Stage,
+) -> None:
+    urls = external(stage, 3 << 20)
+    servers = {}
+    for node, url in zip(NODES, urls, strict=True):
+        path = stage.directory / node
+        servers[node] = stage.server(
+            node,
+            *("-store", "file", "-dir", str(path / "store"), "-ns", url),
+            *("-clustered", "-cluster_preview", "-cluster_node_id", node),
+            *("-cluster_peers", ",".join(NODES), "-cluster_log_path", str(path / "log")),
+        )
+    leads = "finished leader promotion actions"
+    until(lambda: any(leads in s.text() for s in servers.values()), "a leader", 60.0)
+    port = int(urls[0].rpartition(":")[2])
+    client = StanClient(port, "one")
+    client.connect()
+    payloads = [b"%d" % n + b"x" * (100 << 10) for n in range(60)]
+    guids = client.offer(CHANNEL, *payloads)
+    waits = "an append to the log waits: "
+    until(lambda: any(waits in s.text() for s in servers.values()), "a full log", 60.0)
+    client.nats.read(1.0)
+    acked = [p for guid, p in zip(guids, payloads, strict=True) if guid in client.acks]
+    assert 0 < len(acked) < len(payloads)
+    leader = next(node for node in NODES if waits in servers[node].text())
+    for server in servers.values():
+        server.signal(signal.SIGKILL)
+        server.status()
+    held = read_store(stage.directory / leader / "store").channels[CHANNEL]
+    assert {m.data for m in held.messages.values()} >= set(acked)
+
+
+def test_a_nats_server_without_jetstream_is_named(stage: Stage) -> None:
     plain = stage.nats("plain")
     words = ("-store", "file", "-clustered", "-cluster_preview", "-cluster_bootstrap")
     alone = stage.server(
@@ -213,4 +264,6 @@ def test_a_cluster_without_jetstream_or_without_room_in_it_says_so(stage: Stage)
         *(*words, "-ns", plain.url, "-cluster_node_id", "n1"),
         *("-dir", str(stage.directory / "s"), "-cluster_log_path", str(stage.directory / "l")),
     )
-    alone.wait_for("JetStream")
+    alone.wait_for("STREAM: cluster: ")
+    print(alone.text())
+    alone.wait_for("no JetStream")

@@ -311,9 +311,8 @@ class FileStore:
         for channel in self._channels.values():
             channel.set_limits(limits.of(channel.name))
 
-    def delete_channel(self, name: bytes, *, damaged: bool = False) -> None:
-        """Delete a channel with everything in it. ``damaged``: also one that is quarantined, by an
-        owner who has all of it elsewhere.
+    def delete_channel(self, name: bytes) -> None:
+        """Delete a channel with everything in it.
 
         A channel made again goes on above its slice numbers.
 
@@ -322,11 +321,18 @@ class FileStore:
         tried again by ``tick``.
         """
         self.open_channel(name)
+        if self.is_quarantined(name):
+            raise quarantine.refusal(name)
+        self.discard_channel(name)
+
+    def discard_channel(self, name: bytes) -> None:
+        """``delete_channel``, also of one that is quarantined: for an owner who has all of it
+        elsewhere.
+        """
+        self.open_channel(name)
         channel = self._channels.get(name)
         if channel is None:
             raise StoreError(f'channel "{show(name)}" not found')
-        if channel.quarantined and not damaged:
-            raise quarantine.refusal(name)
         self._upkeep.delete(channel)
         del self._channels[name]
         self._env.places.drop((name, "subs.dat"))

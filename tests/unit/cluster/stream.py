@@ -42,6 +42,10 @@ class Stream:
     purged: int = 0
     """Entries at the beginning that are gone."""
 
+    @property
+    def exists(self) -> bool:
+        return self.config is not None
+
     def append(self, subject: str, data: bytes, last: int) -> Appended | WrongLast:
         if last != len(self.entries):
             return WrongLast(len(self.entries))

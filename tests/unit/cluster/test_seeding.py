@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, RefusedError
 from ftstan.cli.store_owner import owning
 from ftstan.cluster.checkpoint import CheckpointFile
@@ -15,7 +16,6 @@ from ftstan.cluster.entry import Position
 from ftstan.cluster.seeding import Seeded, leave, seed
 from ftstan.config.limits import Limits
 from ftstan.config.options import StoreLimits
-from ftstan.base.disk import LocalDisk
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ClientInfo, ServerInfo, SubState

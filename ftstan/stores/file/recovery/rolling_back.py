@@ -1,14 +1,14 @@
 """Going back to what was synced, for a store whose owner brings everything behind that again.
 
-Such an owner (a node of a cluster) syncs nothing with its batches: it keeps account of a position in
-a log elsewhere, behind ``sync_all``, and after a crash reads the log from there. So what lies behind
-the last ``sync_all`` is worth nothing at a start, and after a power cut it may be anything: slices
-without those before them, pages of zeros, an index ahead of its messages. It is taken away before
-anybody looks at it, and nothing of it counts as damage or holds a sequence.
+Such an owner (a node of a cluster) syncs nothing with its batches: it keeps account of a position
+in a log elsewhere, behind ``sync_all``, and after a crash reads the log from there. So what lies
+behind the last ``sync_all`` is worth nothing at a start, and after a power cut it may be anything:
+slices without those before them, pages of zeros, an index ahead of its messages. It is taken away
+before anybody looks at it, and nothing of it counts as damage or holds a sequence.
 
 The way back stands in ``confirmed.bin``, durable and marked as one of such an owner; without the
-mark nothing is touched. Files are cut in place, as nowhere else: the datastore of a node is its own,
-and a former owner that stands still holds the lock.
+mark nothing is touched. Files are cut in place, as nowhere else: the datastore of a node is its
+own, and a former owner that stands still holds the lock.
 """
 
 from __future__ import annotations
