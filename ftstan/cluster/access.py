@@ -101,9 +101,7 @@ class ClusterAccess(OwnedAccess):
         store_id = present.store_id.hex()
         self._store = self._inner.open_replayed(
             self._time,
-            before=checkpoint is not None
-            and checkpoint.store_id == store_id
-            and checkpoint.ends,
+            before=checkpoint is not None and checkpoint.store_id == store_id and checkpoint.ends,
         )
         limits = Limits(options.limits)
         self._store.set_limits(limits)
@@ -185,6 +183,11 @@ class ClusterAccess(OwnedAccess):
     def replica(self) -> Replica | None:
         """What the log has added up to on this node, ``None`` before it has recovered."""
         return self._replica
+
+    @property
+    def is_log_leaderless(self) -> bool:
+        """Whether an append waits because no server leads the stream. Any thread may ask."""
+        return self._log is not None and self._log.is_leaderless
 
     @property
     def leader(self) -> str:

@@ -39,6 +39,7 @@ from ftstan.cluster.entry import (
 from ftstan.cluster.names import log_subject, stream_name
 from ftstan.nats.jetstream import (
     END_OF_BATCH,
+    NO_STREAM_LEADER,
     NOT_FOUND,
     ApiError,
     Appended,
@@ -161,6 +162,8 @@ class ReplicatedLog:
         """Whether the last append did not come to its end."""
         self._short_since = 0.0
         """Since when the stream says that it ends before ``at``."""
+        self.is_leaderless = False
+        """Whether the last append was told that no server leads the stream; any thread may look."""
         self.at = Position(b"")
         """How far this node has read or written."""
 
@@ -368,10 +371,12 @@ class ReplicatedLog:
         except ApiError:
             raise
         except (NatsError, WireError) as error:
+            self.is_leaderless = False
             return self._wait(error.text)
         if isinstance(said, Appended):
             self._took(data)
             return True
+        self.is_leaderless = said.why == NO_STREAM_LEADER
         return self._wait(said.why)
 
     def _settle(self, data: bytes, last: int) -> bool:
@@ -406,6 +411,7 @@ class ReplicatedLog:
     def _took(self, data: bytes) -> None:
         _, self.at = follow(data, self.at.sequence + 1, self.at)
         self._short_since = 0.0
+        self.is_leaderless = False
 
     def _wait(self, why: str) -> bool:
         if self._waits.allow(self._clock.mono()):

@@ -47,8 +47,10 @@ if TYPE_CHECKING:
 
 _BEAT_S: Final = 0.1
 _LOOK_S: Final = 2.0
-#: A leader whose batch has waited for so long is silent.
+#: A leader whose batch has waited for so long is silent, or for so long if copies of the log elect:
+#: another node could append as little, and a change of leaders would come on top.
 _QUIET_AFTER_S: Final = 3.0
+_QUIET_UNLED_S: Final = 12.0
 #: How long other nodes have to say that they follow, before this one steps down.
 _ASK_S: Final = 0.5
 PREVIEW: Final = "cluster: clustering is a preview in this version, see docs/clustering.md"
@@ -269,7 +271,8 @@ class ClusterNode:
     def _is_well(self) -> bool:
         serving = self._node.plane.serving
         since = serving.batch_since if serving is not None else None
-        late = since is not None and self._node.clock.mono() - since > _QUIET_AFTER_S
+        patience = _QUIET_UNLED_S if self._access.is_log_leaderless else _QUIET_AFTER_S
+        late = since is not None and self._node.clock.mono() - since > patience
         return self._node.protection.may_beat and not late
 
     async def _say(self, *, leaves: bool) -> None:

@@ -42,7 +42,6 @@ class Stream:
     purged: int = 0
     """Entries at the beginning that are gone."""
 
-    @property
     def exists(self) -> bool:
         return self.config is not None
 

@@ -349,18 +349,18 @@ def test_a_cluster_is_founded_from_a_datastore_by_all_its_founders(time: Time) -
     # Not while a founder is away.
     seeded.js.reports = [said(fresh.follower.report())]
     seeded.run(5.0)
-    assert not stream.exists
+    assert not stream.exists()
     # A founder without data leaves it to the one with the datastore.
     fresh.js.reports = [
         said(seeded.follower.report()),
         said(report("c", Position(b""), 0, leads=False)),
     ]
     fresh.run(5.0)
-    assert not stream.exists
+    assert not stream.exists()
     assert fresh.follower.trouble == "node a makes the log from its datastore"
     seeded.js.reports.append(said(report("c", Position(b""), 0, leads=False)))
     seeded.run(1.0)
-    assert stream.exists
+    assert stream.exists()
     assert seeded.follower.report().seeds is False
     seeded.js.reports = []
     seeded.run(20.0)
@@ -383,7 +383,7 @@ def test_two_datastores_found_no_cluster_and_none_joins_another_log(time: Time) 
             said(report("c", Position(b""), 0, leads=False)),
         ]
     one.run(5.0)
-    assert not stream.exists
+    assert not stream.exists()
     assert one.follower.trouble == "there is no log, and node b has data of one"
     stream.config = settings("cid", bytes(16))
     with pytest.raises(LogLostError, match="has a log already"):
