@@ -150,6 +150,7 @@ class ClusterNode:
             trouble=trouble,
             members=self._access.members,
             copies=self._steward.copies if self._steward is not None else 0,
+            epoch=said.epoch,
         )
 
     async def start(self) -> None:
