@@ -109,10 +109,12 @@ def _read(path: str) -> Checkpoint | None:
             *(said["epoch"], said["leader"]),
         )
         nodes = {str(node): bool(is_in) for node, is_in in said.get("nodes", {}).items()}
-        unsound, ends = bool(said.get("unsound", False)), bool(said.get("ends", False))
         damaged = frozenset(bytes.fromhex(name) for name in said.get("damaged", ()))
         return Checkpoint(
-            *(said["store"], at, said["seen"], nodes, unsound, ends, damaged),
+            *(said["store"], at, said["seen"], nodes),
+            unsound=bool(said.get("unsound", False)),
+            ends=bool(said.get("ends", False)),
+            damaged=damaged,
             seeds=bool(said.get("seeds", False)),
             clean=bool(said.get("clean", False)),
         )
