@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ftstan.cluster.steward import Steward
     from ftstan.config.options import LinkOptions, StoreLimits
     from ftstan.nats.link import Link
+    from ftstan.node.cluster_peers import ClusterPeers
     from ftstan.node.context import Context
     from ftstan.stores.interface import StoreAccess
 
@@ -82,9 +83,17 @@ class Life(Protocol):
 
 
 class ClusterNode:
-    """One node. ``urls``: where its connections go."""
+    """One node. ``urls``: where its connections go. ``peers``: what is known of the others."""
 
-    def __init__(self, node: Context, life: Life, access: StoreAccess, urls: Sequence[str]) -> None:
+    def __init__(
+        self,
+        node: Context,
+        life: Life,
+        access: StoreAccess,
+        urls: Sequence[str],
+        peers: ClusterPeers,
+    ) -> None:
+        self.peers = peers
         assert isinstance(access, ClusterAccess)
         self._node = node
         self._life = life

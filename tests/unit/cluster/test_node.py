@@ -79,7 +79,7 @@ def made(access: Access, limits: StoreLimits | None = None) -> tuple[Node, Clust
     # With another server's login none is looked up.
     options = ServerOptions(nats_servers=("nats://h:1",), limits=limits or StoreLimits())
     node: Any = Node(options)
-    cluster = node.cluster = ClusterNode(node, cast("Any", None), access, ())
+    cluster = node.cluster = ClusterNode(node, cast("Any", None), access, (), cast("Any", None))
     return node, cluster
 
 
