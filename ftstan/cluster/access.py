@@ -95,7 +95,7 @@ class ClusterAccess(OwnedAccess):
         checkpoint = self._file.read()
         if checkpoint is not None and checkpoint.clean:
             checkpoint = replace(checkpoint, clean=False)
-            self._file.write(checkpoint)
+            self._file.amend(checkpoint)
         present = self.owner.present
         assert present is not None
         store_id = present.store_id.hex()

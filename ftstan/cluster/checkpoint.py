@@ -85,8 +85,14 @@ class CheckpointFile:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._mark)
 
+    def amend(self, checkpoint: Checkpoint) -> None:
+        """Replace it, and leave the mark alone, because nothing was synced for this word: a mark
+        that is older than the checkpoint must go on telling so. Raises ``StoreError``.
+        """
+        _write(self.path, checkpoint)
+
     def write(self, checkpoint: Checkpoint) -> None:
-        """Replace it, durable on return. Raises ``StoreError``."""
+        """Replace it, and the mark, durable on return. Raises ``StoreError``."""
         # The mark first: a crash between the two leaves one that is ahead, never one behind.
         _write(self._mark, checkpoint)
         _write(self.path, checkpoint)

@@ -151,7 +151,7 @@ class Replica:
         with contextlib.suppress(StoreError):
             known = self._file.read()
             if known is not None and known.damaged != self.damaged:
-                self._file.write(replace(known, damaged=self.damaged))
+                self._file.amend(replace(known, damaged=self.damaged))
 
     def _adopt(self, channel: ChannelStore) -> LocalChannel:
         subs = {
@@ -279,7 +279,7 @@ class Replica:
         if block.first <= last:
             self._compare(name, local.store, block)
             block = behind(block, last)
-        if last and block.first != last + 1:
+        if block.first != last + 1:
             shown = _shown(name)
             raise HoleError(
                 f'channel "{shown}": message {block.first} follows message {last}: the local store '

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -382,6 +383,23 @@ def test_a_datastore_older_than_its_checkpoint_is_found_out(tmp_path: Path) -> N
     assert not file.is_marked(newer)
     (store / "cluster.mark").unlink()
     assert not file.is_marked(newer)
+
+
+def test_a_word_about_a_datastore_does_not_vouch_for_it(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    file = CheckpointFile(str(tmp_path / "log"), str(tmp_path / "store"))
+    older = Checkpoint("id", Position(LOG, 5, 1, 1, "a"), 5)
+    file.write(older)
+    mark = (tmp_path / "store" / "cluster.mark").read_bytes()
+    now = replace(older, at=Position(LOG, 9, 1, 1, "a"), clean=True)
+    file.write(now)
+    # Somebody puts an older copy of the datastore back.
+    (tmp_path / "store" / "cluster.mark").write_bytes(mark)
+    file.amend(replace(now, clean=False, damaged=frozenset((FOO,))))
+    found = file.read()
+    assert found is not None
+    assert (found.clean, found.damaged) == (False, {FOO})
+    assert not file.is_marked(found)
 
 
 def test_nodes_that_were_added_and_removed_are_in_the_checkpoint(
