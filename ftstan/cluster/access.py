@@ -261,7 +261,8 @@ class ClusterAccess(OwnedAccess):
         if store is not None:
             try:
                 if self._replica is not None and self._replica.at.incarnation:
-                    is_whole = self._log is not None and not self._log.is_broken_off
+                    # An append that nobody answered was not acknowledged to anybody either.
+                    is_whole = self._log is not None and not self._log.is_replaced
                     self._replica.checkpoint(clean=is_whole)
                 store.close()
             except StoreError as error:

@@ -162,15 +162,12 @@ class ReplicatedLog:
         """Whether the last append did not come to its end."""
         self._short_since = 0.0
         """Since when the stream says that it ends before ``at``."""
+        self.is_replaced = False
+        """Whether another node leads, as the last append was told."""
         self.is_leaderless = False
         """Whether the last append was told that no server leads the stream; any thread may look."""
         self.at = Position(b"")
         """How far this node has read or written."""
-
-    @property
-    def is_broken_off(self) -> bool:
-        """Whether the last append did not come to its end: nobody knows what the log has of it."""
-        return self._broken_off
 
     # ---- the stream
     # ----------------------------------------------------------------------------------------------
@@ -345,8 +342,12 @@ class ReplicatedLog:
             raise FencedError("an append to the log was broken off")
         self._short_since = 0.0
         self._broken_off = True
-        for entry in self.pieces(Kind.BATCH, body):
-            self._append(entry.encode())
+        try:
+            for entry in self.pieces(Kind.BATCH, body):
+                self._append(entry.encode())
+        except FencedError:
+            self.is_replaced = True
+            raise
         self._broken_off = False
 
     def _append(self, data: bytes) -> None:

@@ -48,7 +48,10 @@ _COMMANDS = (
     (
         "seed",
         "make the datastore of a stopped server or FT group that of a cluster's first node",
-        ("cluster seed /data/stan --node-id a --log-path /data/log",),
+        (
+            "cluster seed /data/stan --node-id a --log-path /data/log",
+            "cluster seed /backup/stan --node-id a --log-path /data/log --output json",
+        ),
     ),
     (
         "leave",

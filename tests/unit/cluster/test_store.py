@@ -90,6 +90,7 @@ def test_a_leader_that_was_replaced_commits_nothing_and_confirms_nothing(leader:
     assert leader.life.messages() == []
     with pytest.raises(FencedError):
         leader.store.confirm()
+    assert leader.log.is_replaced
 
 
 def test_silence_is_no_proof(leader: Leader) -> None:

@@ -19,7 +19,7 @@ from ftstan.base.log import stream as log
 from ftstan.base.reserved import ROOT_FILES
 from ftstan.stores.file.log import purge_mark, records
 from ftstan.stores.file.log.view import show
-from ftstan.stores.file.recovery import damage, judging, quarantine, rolling_back
+from ftstan.stores.file.recovery import damage, judging, quarantine
 from ftstan.stores.file.recovery.measure import Measured, measure
 from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.state import checkpoint, state_recovery
@@ -107,7 +107,11 @@ def read_channel(
     # Unlink, then list: a former owner's late link finds no source, so what is not listed now never
     # will be.
     judging.remove_temporaries(env, dirfd)
-    rolling_back.roll_back(env, slog.name, dirfd)
+    if env.options.replayed:
+        # Late: nodes of clusters alone need it.
+        from ftstan.stores.file.recovery.rolling_back import roll_back  # noqa: PLC0415
+
+        roll_back(env, slog.name, dirfd)
     names = disk.listdir(dirfd)
     while True:
         try:

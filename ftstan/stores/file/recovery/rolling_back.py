@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 def roll_back(env: FileEnv, channel: bytes, dirfd: int) -> None:
     """Take away what lies behind the last ``sync_all``. Raises ``OSError`` and ``FencedError``."""
-    if not env.options.replayed:
-        return
     try:
         end = read_confirmed(env.fresh, dirfd)
     except IrregularError:
