@@ -83,7 +83,7 @@ class Clustering:
     ``stored``: up to which entry its store is complete and synced, ``seen``: the furthest entry
     that it has heard of. ``trouble``: why it does not follow. ``members``: the nodes that it knows
     of. ``copies``: whole copies of the log among JetStream's three, as a leader saw them last; 0 if
-    it does not know.
+    it does not know. ``epoch``: the entry by which ``leader`` leads; 0 if nobody ever did.
     """
 
     stage: str = ""
@@ -94,6 +94,7 @@ class Clustering:
     trouble: str = ""
     members: tuple[str, ...] = ()
     copies: int = 0
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ class NodeStatus:
 
     @property
     def can_take_over(self) -> bool:
-        """Whether it is a standby that nothing holds back."""
+        """Whether it is a standby, or a node that follows, and nothing holds it back."""
+        if self.clustering is not None:
+            return self.role == ClusterRole.FOLLOWER and not self.clustering.trouble
         return self.state == NodeState.STANDBY and self.phase in READY_PHASES
 
     @property

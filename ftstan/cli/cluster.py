@@ -23,6 +23,7 @@ from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
 from ftstan.cli.terminal import Styled, complain, print_json, print_table, say, say_styled
 from ftstan.cli.watching import shown
+from ftstan.cli.words.cluster import OFFLINE
 from ftstan.cli.words.servers import EXIT_DONE, EXIT_REFUSED, EXIT_UNSERVED
 from ftstan.cluster import health
 from ftstan.cluster.health import find_leader, find_successor, judge
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ftstan.base.states import NodeStatus
+    from ftstan.cluster.seeding import Seeded
     from ftstan.ft.ownership import StoreOwner
 
 _LOOK_EVERY_S = 0.1
@@ -89,7 +91,8 @@ class Nodes(Asked):
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
-    contexts.fill(arguments)
+    if arguments.verb not in OFFLINE:
+        contexts.fill(arguments)
     try:
         return _COMMANDS[arguments.verb](arguments)
     except RefusedError as error:
@@ -318,6 +321,45 @@ def _backup(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+# ---- seed, leave
+# --------------------------------------------------------------------------------------------------
+
+
+def _seed(arguments: argparse.Namespace) -> int:
+    from ftstan.base.clock import SystemClock  # noqa: PLC0415
+    from ftstan.cluster.seeding import seed  # noqa: PLC0415
+
+    with _owned(arguments.dir) as owner:
+        made = seed(arguments.dir, arguments.log_path, arguments.node_id, owner, SystemClock())
+    return _say_held(arguments, made, f"is the datastore of node {made.node}")
+
+
+def _leave(arguments: argparse.Namespace) -> int:
+    from ftstan.base.clock import SystemClock  # noqa: PLC0415
+    from ftstan.cluster.seeding import leave  # noqa: PLC0415
+
+    with _owned(arguments.dir) as owner:
+        left = leave(
+            *(arguments.dir, arguments.log_path, owner, SystemClock()),
+            not_last=arguments.not_last,
+        )
+    what = (
+        f"is no node's any more, and has what cluster {left.cluster} had up to entry {left.entry}"
+    )
+    return _say_held(arguments, left, what)
+
+
+def _say_held(arguments: argparse.Namespace, held: Seeded, what: str) -> int:
+    if arguments.output == "json":
+        print_json({"dir": arguments.dir, **asdict(held)})
+    else:
+        say(
+            f"{arguments.dir} {what}: {held.messages} messages in {held.channels} channels, "
+            f"{held.clients} clients"
+        )
+    return EXIT_DONE
+
+
 @contextlib.contextmanager
 def _owned(path: str) -> Iterator[StoreOwner]:
     from ftstan.cli.store_owner import owning  # noqa: PLC0415
@@ -332,4 +374,6 @@ _COMMANDS = {
     "add": _add,
     "remove": _remove,
     "backup": _backup,
+    "seed": _seed,
+    "leave": _leave,
 }

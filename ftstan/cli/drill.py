@@ -22,6 +22,7 @@ from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
 from ftstan.cli.terminal import Status, print_json, print_table, say, visible
 from ftstan.cli.words.drill import EXIT_FAILED, EXIT_PASSED
 from ftstan.drill import catalogue, ledger, selftest, setting
+from ftstan.drill.cluster import LocalCluster
 from ftstan.drill.errors import DrillError
 from ftstan.drill.judge import judge
 from ftstan.drill.local import LocalGroup
@@ -91,7 +92,8 @@ def _play(arguments: argparse.Namespace, scenario: Scenario) -> int:
     screen = _Screen(shown=not _json(arguments))
     driver: Driver
     if scenario.driver == LOCAL:
-        driver = LocalGroup(scenario, directory)
+        local = LocalCluster if scenario.clustered else LocalGroup
+        driver = local(scenario, directory)
     else:
         driver = RemoteGroup(scenario, _access(arguments, scenario))
     try:

@@ -92,7 +92,17 @@ class ClusterAccess(OwnedAccess):
         """
         context = self._context
         options = context.options
-        self._store = self._inner.open(self._time)
+        checkpoint = self._file.read()
+        if checkpoint is not None and checkpoint.clean:
+            checkpoint = replace(checkpoint, clean=False)
+            self._file.amend(checkpoint)
+        present = self.owner.present
+        assert present is not None
+        store_id = present.store_id.hex()
+        self._store = self._inner.open_replayed(
+            self._time,
+            before=checkpoint is not None and checkpoint.store_id == store_id and checkpoint.ends,
+        )
         limits = Limits(options.limits)
         self._store.set_limits(limits)
         recovered = self._store.recover()
@@ -102,17 +112,17 @@ class ClusterAccess(OwnedAccess):
                 ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
                 hint="give -cid the value that this datastore was made with",
             )
-        present = self.owner.present
-        assert present is not None
-        store_id = present.store_id.hex()
         replica = Replica(
             *(self._store, recovered, limits),
             node_id=self.node_id,
             file=self._file,
             store_id=store_id,
         )
-        checkpoint = self._file.read()
-        replica.nodes = checkpoint.nodes if checkpoint is not None else {}
+        if checkpoint is not None:
+            replica.nodes = checkpoint.nodes
+        if checkpoint is not None and checkpoint.store_id == store_id:
+            replica.found_damaged = checkpoint.damaged
+            replica.seeds = checkpoint.seeds
         at, seen = self._position(checkpoint, recovered, replica, store_id)
         replica.start_at(at, seen)
         js = JetStream(link, context.clock, (beat_subject(options.cluster_id),))
@@ -173,6 +183,11 @@ class ClusterAccess(OwnedAccess):
     def replica(self) -> Replica | None:
         """What the log has added up to on this node, ``None`` before it has recovered."""
         return self._replica
+
+    @property
+    def is_log_leaderless(self) -> bool:
+        """Whether an append waits because no server leads the stream. Any thread may ask."""
+        return self._log is not None and self._log.is_leaderless
 
     @property
     def leader(self) -> str:
@@ -246,7 +261,9 @@ class ClusterAccess(OwnedAccess):
         if store is not None:
             try:
                 if self._replica is not None and self._replica.at.incarnation:
-                    self._replica.checkpoint()
+                    # An append that nobody answered was not acknowledged to anybody either.
+                    is_whole = self._log is not None and not self._log.is_replaced
+                    self._replica.checkpoint(clean=is_whole)
                 store.close()
             except StoreError as error:
                 log.error(f"{error.text}; what was acknowledged is in the log")

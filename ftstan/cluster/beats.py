@@ -23,7 +23,8 @@ class Report:
     ``leads``: it appends. ``leaves``: it is about to stop. ``trouble``: why it does not follow.
     ``life``: drawn by each process, so that two with one id are told apart. ``stored``: up to which
     entry its store is complete and synced. ``to``: the node that is to lead after one that leaves,
-    empty for any. ``time``: what a leader's clock shows, Unix nanoseconds.
+    empty for any. ``time``: what a leader's clock shows, Unix nanoseconds. ``seeds``: there is no
+    log yet, and this node makes it behind what its store has.
     """
 
     node: str
@@ -39,6 +40,7 @@ class Report:
     stored: int = 0
     to: str = ""
     time: int = 0
+    seeds: bool = False
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -67,6 +69,7 @@ _TYPES = {
     "stored": int,
     "to": str,
     "time": int,
+    "seeds": bool,
 }
 
 

@@ -12,6 +12,7 @@ is found out. Its mark is older than the checkpoint then.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -23,13 +24,17 @@ from ftstan.cluster.entry import Position
 
 _NAME: Final = "checkpoint.json"
 _MARK: Final = "cluster.mark"
+_LEFT: Final = ".left"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """``store_id``: of the datastore. ``partial``: a rebuild of the store had begun and not ended
     if ``at`` is 0 and the store is not empty. ``nodes``: those that were added (true) or removed.
-    ``unsound``: what is in the store must go before it is filled.
+    ``unsound``: what is in the store must go before it is filled. ``ends``: every channel of the
+    store says how far it was synced. ``damaged``: channels that are to be filled anew.
+    ``seeds``: the log does not exist yet, and this node may make it, behind what its store has.
+    ``clean``: the node has stopped, and its store has everything that it has ever applied.
     """
 
     store_id: str
@@ -37,6 +42,10 @@ class Checkpoint:
     seen: int = 0
     nodes: dict[str, bool] = field(default_factory=dict)
     unsound: bool = False
+    ends: bool = False
+    damaged: frozenset[bytes] = frozenset()
+    seeds: bool = False
+    clean: bool = False
 
 
 class CheckpointFile:
@@ -70,8 +79,20 @@ class CheckpointFile:
         mark = _read(self._mark)
         return 0 if mark is None else max(mark.seen, mark.at.sequence)
 
+    def set_aside(self) -> None:
+        """Take it away, and its mark: the datastore is no node's any more. Raises ``OSError``."""
+        os.rename(self.path, f"{self.path}{_LEFT}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._mark)
+
+    def amend(self, checkpoint: Checkpoint) -> None:
+        """Replace it, and leave the mark alone, because nothing was synced for this word: a mark
+        that is older than the checkpoint must go on telling so. Raises ``StoreError``.
+        """
+        _write(self.path, checkpoint)
+
     def write(self, checkpoint: Checkpoint) -> None:
-        """Replace it, durable on return. Raises ``StoreError``."""
+        """Replace it, and the mark, durable on return. Raises ``StoreError``."""
         # The mark first: a crash between the two leaves one that is ahead, never one behind.
         _write(self._mark, checkpoint)
         _write(self.path, checkpoint)
@@ -94,8 +115,15 @@ def _read(path: str) -> Checkpoint | None:
             *(said["epoch"], said["leader"]),
         )
         nodes = {str(node): bool(is_in) for node, is_in in said.get("nodes", {}).items()}
-        unsound = bool(said.get("unsound", False))
-        return Checkpoint(said["store"], at, said["seen"], nodes, unsound)
+        damaged = frozenset(bytes.fromhex(name) for name in said.get("damaged", ()))
+        return Checkpoint(
+            *(said["store"], at, said["seen"], nodes),
+            unsound=bool(said.get("unsound", False)),
+            ends=bool(said.get("ends", False)),
+            damaged=damaged,
+            seeds=bool(said.get("seeds", False)),
+            clean=bool(said.get("clean", False)),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{path} is damaged: {error}",
@@ -116,6 +144,10 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "seen": checkpoint.seen,
             "nodes": checkpoint.nodes,
             "unsound": checkpoint.unsound,
+            "ends": checkpoint.ends,
+            "damaged": sorted(name.hex() for name in checkpoint.damaged),
+            "seeds": checkpoint.seeds,
+            "clean": checkpoint.clean,
         }
     )
     text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"

@@ -5,11 +5,17 @@ change is small and taken at one moment, the *manifest*: the position of the log
 where each channel begins and ends, subscriptions with what they have not acknowledged, clients.
 When the store holds all of it, its checkpoint says so, and the node reads the log from there.
 
+A channel that is damaged here is deleted, and copied whole.
+
 A copy can break off anywhere. From the manifest to its end the checkpoint says that the store holds
 nothing for certain, and the next attempt keeps every message that the other node still has in that
 place. Before the manifest is there nothing of the store is touched.
 
 Answers come in pieces, each with the CRC of the piece and of the whole.
+
+An answer of nothing says that the messages went by the limits, and is given for no other reason:
+it comes from the process that has sent the manifest, named in every request, and only where the
+channel begins behind them.
 """
 
 from __future__ import annotations
@@ -80,6 +86,8 @@ class CopySource:
         self._replica = replica
         self._position = position
         self._subs = subs
+        self._life = Nuid().next()
+        """In the manifest: another server with the same node id knows it not."""
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a request. Raises ``FencedError`` if this node leads no more."""
@@ -106,20 +114,13 @@ class CopySource:
         if self._replica.at.incarnation.hex() != incarnation:
             raise StoreError("this node has nothing to copy now")
         if asked["want"] == _MESSAGES:
-            if found is None:
+            if found is None or asked["life"] != self._life:
                 # It has begun anew since, or is another one with the same id: what it does not have
                 # did not go by limits.
                 raise StoreError("this node knows nothing of that copy")
-            name = bytes.fromhex(asked["channel"])
-            local = self._replica.find(name)
-            if local is None:
-                return b""
-            packed = _messages(local.store, int(asked["from"]), int(asked["to"]))
-            # The read may have met damage, and passed over it.
-            shown = name.decode("utf-8", "backslashreplace")
-            if shown in self._replica.store.quarantined:
-                raise StoreError(f'channel "{shown}" of this node is damaged')
-            return packed
+            return self._given(
+                bytes.fromhex(asked["channel"]), int(asked["from"]), int(asked["to"])
+            )
         if found is None:
             at = self._position()
             if at is None:
@@ -128,6 +129,21 @@ class CopySource:
             while len(manifests) > _KEPT:
                 del manifests[next(iter(manifests))]
         return found
+
+    def _given(self, name: bytes, first: int, last: int) -> bytes:
+        local = self._replica.find(name)
+        if local is None:
+            # It was deleted, which the log says behind the manifest.
+            return b""
+        begins, packed = _messages(local.store, first, last)
+        # The read may have met damage, and passed over it.
+        shown = name.decode("utf-8", "backslashreplace")
+        if shown in self._replica.store.quarantined:
+            raise StoreError(f'channel "{shown}" of this node is damaged')
+        wanted = max(first, local.store.first, 1)
+        if wanted <= last and begins > wanted:
+            raise StoreError(f'channel "{shown}" of this node lacks message {wanted}')
+        return packed
 
     def _manifest(self, at: Position) -> bytes:
         replica = self._replica
@@ -156,6 +172,7 @@ class CopySource:
         head = json.dumps(
             {
                 "position": asdict(at) | {"incarnation": at.incarnation.hex()},
+                "life": self._life,
                 "channels": [asdict(channel) for channel in channels],
             }
         ).encode()
@@ -178,15 +195,18 @@ def _sub_operations(name: bytes, subs: Iterable[StoredSub]) -> list[Operation]:
     return operations
 
 
-def _messages(store: ChannelStore, first: int, last: int) -> bytes:
-    """Messages ``first`` to ``last``, or the first of them that are there, packed."""
+def _messages(store: ChannelStore, first: int, last: int) -> tuple[int, bytes]:
+    """Messages ``first`` to ``last``, or the first of them that are there, packed; and the sequence
+    of the first one, that behind ``last`` if there are none.
+    """
     block = store.read(first, _MOST_MESSAGES, _PIECE)
     if block is None:
-        return b""
+        return last + 1, b""
     start = block.position(first)
     end = block.position(last + 1)
+    begins = block.sequence(start) if start < end else last + 1
     packed = block.pack()
-    return packed[
+    return begins, packed[
         start * PACKED_HEAD + block.sizes(0, start) : end * PACKED_HEAD + block.sizes(0, end)
     ]
 
@@ -239,6 +259,7 @@ class Copy:
         line, _, rest = whole.partition(b"\n")
         said = json.loads(line)
         told = said["position"]
+        self._names["life"] = str(said["life"])
         at = Position(incarnation, told["sequence"], told["crc"], told["epoch"], told["leader"])
         channels = {bytes.fromhex(row["name"]): _Channel(**row) for row in said["channels"]}
         # Not before: what this node has may be all that is left of it.
@@ -254,7 +275,9 @@ class Copy:
     def _channel(self, name: bytes, channel: _Channel) -> Generator[None, None, None]:
         replica = self._replica
         local = replica.find(name)
-        if local is not None and not (yield from self._goes_on(name, channel, local.store)):
+        if local is not None and (
+            name in replica.damaged or not (yield from self._goes_on(name, channel, local.store))
+        ):
             replica.drop(name)
             local = None
         local = local or replica.channel(name)
@@ -289,7 +312,7 @@ class Copy:
         if not channel.first <= last <= channel.last:
             return False
         theirs = yield from self._messages(name, last, last)
-        return bool(theirs) and theirs == _messages(store, last, last)
+        return bool(theirs) and theirs == _messages(store, last, last)[1]
 
     def _messages(self, name: bytes, first: int, last: int) -> Generator[None, None, bytes]:
         asked = {"want": _MESSAGES, "channel": name.hex(), "from": first, "to": last}

@@ -264,7 +264,8 @@ def _encode_argument(argument: Argument) -> bytes:
             numbers = _CLIENT.pack(c.protocol, c.ping_interval, c.ping_max_out)
             return _joined((c.client_id, c.hb_inbox, c.conn_id)) + numbers
         case ServerInfo():
-            return _joined([word.encode() for word in _words(argument)])
+            words = _joined([word.encode() for word in _words(argument)])
+            return words + bytes((argument.encrypted,))
         case int():
             return _NUMBER.pack(argument)
         case tuple():
@@ -299,8 +300,10 @@ def _decode_argument(op: Op, body: bytes) -> Argument:
             (client, inbox, connection), at = _split(body, 3)
             return ClientInfo(client, inbox, connection, *_CLIENT.unpack_from(body, at))
         case Op.SERVER_INFO:
-            words, _ = _split(body, 8)
-            return ServerInfo(*(word.decode() for word in words))
+            words, at = _split(body, 8)
+            # Earlier releases did not say it.
+            encrypted = body[at : at + 1] == b"\x01"
+            return ServerInfo(*(word.decode() for word in words), encrypted=encrypted)
         case Op.SUB_DELETE | Op.PURGE | Op.NODE:
             number: int = _NUMBER.unpack(body)[0]
             return number

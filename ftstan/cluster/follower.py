@@ -10,7 +10,8 @@ stage         what it does
 ============  =====================================================================================
 ``FORMING``   looks for the stream; makes it, if this node may found the cluster
 ``VERIFYING``  looks whether the log still has what this node has read of it
-``COPYING``   fetches the store of another node, because the log begins behind its own
+``COPYING``   fetches the store of another node, because the log begins behind its own, or channels
+              of it are damaged
 ``FOLLOWING``  reads, applies, listens
 ``LEADING``   nothing: the node serves
 ============  =====================================================================================
@@ -30,7 +31,7 @@ from ftstan.cluster.copying import Copy, CopyError
 from ftstan.cluster.entry import Position, follow
 from ftstan.cluster.log import LogLostError, PurgedError
 from ftstan.cluster.names import question_subject
-from ftstan.cluster.replica import HoleError
+from ftstan.cluster.replica import BehindError, HoleError
 from ftstan.cluster.silence import Silence
 from ftstan.wire.nuid import Nuid
 
@@ -248,7 +249,7 @@ class Follower:
         known = self._replica.at
         incarnation = self._log.find()
         if incarnation is None:
-            if known.incarnation:
+            if known.incarnation and not self._replica.seeds:
                 raise LogLostError(
                     "the stream of this cluster is gone, and this node has data of it: somebody "
                     "deleted it",
@@ -257,6 +258,12 @@ class Follower:
             self._found()
             return
         if known.incarnation and known.incarnation != incarnation:
+            if self._replica.seeds:
+                raise LogLostError(
+                    "this cluster has a log already, which was not made from this datastore",
+                    hint="seed a cluster before its nodes are started, with empty directories on "
+                    "all of them but one",
+                )
             raise LogLostError(
                 "the stream of this cluster was deleted and made again by somebody: it is not the "
                 "log that this node has read",
@@ -265,7 +272,8 @@ class Follower:
         at = known if known.incarnation else Position(incarnation)
         self._log.begin(at)
         self._replica.start_at(at, self._replica.seen)
-        if not known.incarnation:
+        if not known.incarnation or self._replica.seeds:
+            self._replica.seeds = False
             # From now on this node is one of this log's, and would not found another one.
             self._replica.checkpoint()
         self._check_again()
@@ -287,6 +295,9 @@ class Follower:
             if said.node == self._node_id:
                 self._tell(TWICE.format(node=said.node))
                 return
+            if said.seeds and not self._replica.seeds:
+                self.trouble = f"node {said.node} makes the log from its datastore"
+                return
             if said.incarnation:
                 self._tell(f"there is no log, and node {said.node} has data of one")
                 return
@@ -295,7 +306,7 @@ class Follower:
         # without it.
         if not fresh >= set(self._founders):
             return
-        self._log.make()
+        self._log.make(self._replica.at if self._replica.seeds else None)
 
     def _ask_others(self, seconds: float = _ASK_S, most: int = 1 << 30) -> list[Report]:
         """What other nodes say within so many seconds; ``most`` answers are enough."""
@@ -314,6 +325,7 @@ class Follower:
             self.stage = Stage.FOLLOWING
             self._silence.heard(self._clock.mono())
             self._next_read = 0.0
+            self._look_for_damage()
             return
         if now >= self._verify_by:
             self._tell(
@@ -327,8 +339,22 @@ class Follower:
     def _begin_copy(self, error: PurgedError) -> None:
         # What this node has stays until another one is there to be copied.
         log.warning(f"cluster: {error.text}: the store of another node is copied")
+        self._want_copy(error.text)
+
+    def _look_for_damage(self) -> None:
+        """Copy what cannot be read here: a node that lacks messages must not lead."""
+        damaged = sorted(self._replica.damaged)
+        if not damaged:
+            return
+        names = ", ".join(f'"{name.decode("utf-8", "backslashreplace")}"' for name in damaged[:3])
+        more = f" and {len(damaged) - 3} more" if damaged[3:] else ""
+        text = f"channel {names}{more} is damaged on this node"
+        log.error(f"cluster: {text}: it is copied from another one")
+        self._want_copy(text)
+
+    def _want_copy(self, trouble: str) -> None:
         self.stage = Stage.COPYING
-        self.trouble = error.text
+        self.trouble = trouble
         self._copy = None
         self._more = False
         self._next_step = 0.0
@@ -336,7 +362,7 @@ class Follower:
     def _fetch(self) -> None:
         if self._copy is None:
             first = self._log.bounds().first
-            if first <= self._log.at.sequence + 1:
+            if first <= self._log.at.sequence + 1 and not self._replica.damaged:
                 # Somebody has put back what was missing.
                 self._check_again()
                 return
@@ -412,6 +438,8 @@ class Follower:
         if now >= self._next_tick:
             self._next_tick = now + _TICK_S
             self._upkeep(now)
+            if self.stage is not Stage.FOLLOWING:
+                return
         if self._silence.is_long(self._clock.mono()):
             self._js.drain()
             if self._silence.is_long(self._clock.mono()):
@@ -448,12 +476,19 @@ class Follower:
             self._replica.doubt()
             self._log.begin(self._replica.at)
             self._check_again()
+        except BehindError:
+            if not self._replica.damaged:
+                raise
+            # Refused for that reason, whole or in part: the copy begins at another position.
+            self._log.begin(self._replica.at)
+            self._look_for_damage()
 
     def _upkeep(self, now: float) -> None:
         self._replica.store.tick(self._time.wall_ns())
         if now >= self._next_checkpoint and not self._replica.is_recorded:
             self._replica.checkpoint()
             self._next_checkpoint = self._clock.mono() + _CHECKPOINT_S
+        self._look_for_damage()
 
     # ---- standing
     # ----------------------------------------------------------------------------------------------
@@ -473,6 +508,7 @@ class Follower:
             if not self._silence.is_long(self._clock.mono()):
                 return
         self._silence.heard(self._clock.mono())
+        self._look_for_damage()
         if self.stage is not Stage.FOLLOWING:
             return
         at = self._log.at
@@ -537,4 +573,5 @@ class Follower:
         if not trouble and stage not in (Stage.FOLLOWING, Stage.LEADING):
             trouble = stage.value
         stored = self._replica.stored
-        return replace(said, trouble=trouble, life=self._life, stored=stored)
+        seeds = self._replica.seeds
+        return replace(said, trouble=trouble, life=self._life, stored=stored, seeds=seeds)

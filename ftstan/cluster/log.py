@@ -39,6 +39,7 @@ from ftstan.cluster.entry import (
 from ftstan.cluster.names import log_subject, stream_name
 from ftstan.nats.jetstream import (
     END_OF_BATCH,
+    NO_STREAM_LEADER,
     NOT_FOUND,
     ApiError,
     Appended,
@@ -161,6 +162,10 @@ class ReplicatedLog:
         """Whether the last append did not come to its end."""
         self._short_since = 0.0
         """Since when the stream says that it ends before ``at``."""
+        self.is_replaced = False
+        """Whether another node leads, as the last append was told."""
+        self.is_leaderless = False
+        """Whether the last append was told that no server leads the stream; any thread may look."""
         self.at = Position(b"")
         """How far this node has read or written."""
 
@@ -211,12 +216,16 @@ class ReplicatedLog:
             )
         return incarnation
 
-    def make(self) -> None:
+    def make(self, behind: Position | None = None) -> None:
         """Make the stream; nothing happens if another node was faster.
 
-        Raises ``NatsError`` while it cannot be made.
+        ``behind``: the position that a store stands for already, and the incarnation; the stream
+        begins with the entry behind it. Raises ``NatsError`` while it cannot be made.
         """
-        wanted = settings(self._cluster_id, os.urandom(INCARNATION_SIZE))
+        incarnation = behind.incarnation if behind is not None else os.urandom(INCARNATION_SIZE)
+        wanted = settings(self._cluster_id, incarnation)
+        if behind is not None:
+            wanted["first_seq"] = behind.sequence + 1
         try:
             self.js.api(f"STREAM.CREATE.{self._stream}", wanted, _API_S)
         except ApiError as error:
@@ -333,8 +342,12 @@ class ReplicatedLog:
             raise FencedError("an append to the log was broken off")
         self._short_since = 0.0
         self._broken_off = True
-        for entry in self.pieces(Kind.BATCH, body):
-            self._append(entry.encode())
+        try:
+            for entry in self.pieces(Kind.BATCH, body):
+                self._append(entry.encode())
+        except FencedError:
+            self.is_replaced = True
+            raise
         self._broken_off = False
 
     def _append(self, data: bytes) -> None:
@@ -359,10 +372,12 @@ class ReplicatedLog:
         except ApiError:
             raise
         except (NatsError, WireError) as error:
+            self.is_leaderless = False
             return self._wait(error.text)
         if isinstance(said, Appended):
             self._took(data)
             return True
+        self.is_leaderless = said.why == NO_STREAM_LEADER
         return self._wait(said.why)
 
     def _settle(self, data: bytes, last: int) -> bool:
@@ -397,6 +412,7 @@ class ReplicatedLog:
     def _took(self, data: bytes) -> None:
         _, self.at = follow(data, self.at.sequence + 1, self.at)
         self._short_since = 0.0
+        self.is_leaderless = False
 
     def _wait(self, why: str) -> bool:
         if self._waits.allow(self._clock.mono()):

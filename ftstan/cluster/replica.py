@@ -1,14 +1,17 @@
 """The local store of a node: what the entries of the log add up to.
 
 A leader and its followers fill their stores by the same ``apply``, in the order of the log; so the
-stores of all nodes hold the same. Nothing here is synced before a checkpoint: what a crash takes
-away is applied again from the log. Applying twice must therefore change nothing: messages that are
-there already are passed over, and what would leave a hole is an error. A channel that is deleted
+stores of all nodes hold the same. Nothing here is synced before a checkpoint: a start goes back to
+what was synced, channel by channel (``stores/file/recovery/rolling_back.py``), and what came behind
+the checkpoint is applied again from the log. Some channels may be further than the checkpoint.
+Applying twice must therefore change nothing: messages that are there already are passed over, and
+what would leave a hole is an error. A channel that is deleted
 stands between two checkpoints, so that no entry of its former life is ever applied to its next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 #: As much of a channel is compared at once: messages, bytes.
 _COMPARED: Final = 1024
 _COMPARED_BYTES: Final = 4 << 20
+#: Bytes that a copy may store before they are synced.
+_FILLED_BYTES: Final = 64 << 20
 
 
 class BehindError(FencedError):
@@ -99,6 +104,10 @@ class Replica:
         """Whether the store is not what its checkpoint says: it is emptied, but only when there is
         something to fill it from.
         """
+        self.found_damaged: frozenset[bytes] = frozenset()
+        """Channels that a former life of this node has found damaged."""
+        self.seeds = False
+        """Whether there is no log yet, and this node may make it behind what the store has."""
         self.manifests: dict[str, bytes] = {}
         """What other nodes were told that copy this store, by their tokens. None of it counts any
         more when the store is given up.
@@ -110,6 +119,7 @@ class Replica:
         self._file = file
         self._store_id = store_id
         self._pieces: list[bytes] = []
+        self._filled = 0
         self._written = Position(b"")
         for channel in recovered.channels:
             self._adopt(channel)
@@ -118,6 +128,30 @@ class Replica:
     def is_empty(self) -> bool:
         """Whether the store holds nothing at all."""
         return not (self.channels or self.clients or self.later or self.info)
+
+    @property
+    def damaged(self) -> frozenset[bytes]:
+        """Channels whose messages here cannot all be read, as far as anybody has looked."""
+        met = (name for name in self.channels if self.store.is_quarantined(name))
+        return self.found_damaged.union(self.refused, met)
+
+    def check_sound(self, name: bytes) -> None:
+        """Raise ``BehindError`` for a channel that is damaged here: other nodes have all of it. The
+        next start knows.
+        """
+        if name in self.refused or self.store.is_quarantined(name):
+            self._note_damage()
+            raise BehindError(
+                f'channel "{_shown(name)}" is damaged on this node',
+                hint="start the node again: it copies the channel from another one",
+            )
+
+    def _note_damage(self) -> None:
+        """On disk, too: not every start meets it, and who leads ends without another checkpoint."""
+        with contextlib.suppress(StoreError):
+            known = self._file.read()
+            if known is not None and known.damaged != self.damaged:
+                self._file.amend(replace(known, damaged=self.damaged))
 
     def _adopt(self, channel: ChannelStore) -> LocalChannel:
         subs = {
@@ -157,12 +191,14 @@ class Replica:
             failed = self.store.commit()
             self.store.write_events()
         except StoreError as error:
+            self._note_damage()
             raise BehindError(
                 f"the local store refused what the log has: {error.text}", hint=error.hint
             ) from error
         if failed:
+            self._note_damage()
             name, refusal = next(iter(failed.items()))
-            shown = name.decode("utf-8", "backslashreplace")
+            shown = _shown(name)
             raise BehindError(
                 f'the local store refused what the log has for channel "{shown}": {refusal.text}',
                 hint=refusal.hint,
@@ -243,8 +279,8 @@ class Replica:
         if block.first <= last:
             self._compare(name, local.store, block)
             block = behind(block, last)
-        if last and block.first != last + 1:
-            shown = name.decode("utf-8", "backslashreplace")
+        if block.first != last + 1:
+            shown = _shown(name)
             raise HoleError(
                 f'channel "{shown}": message {block.first} follows message {last}: the local store '
                 "has lost messages"
@@ -258,7 +294,7 @@ class Replica:
 
         Raises ``HoleError`` for a message that is missing, and ``BehindError`` for another one.
         """
-        shown = name.decode("utf-8", "backslashreplace")
+        shown = _shown(name)
         sequence = max(block.first, store.first)
         last = min(block.last, store.last)
         while sequence <= last:
@@ -333,7 +369,7 @@ class Replica:
             self.checkpoint()
             self.store.delete_channel(name)
             self.channels.pop(name, None)
-            shown = name.decode("utf-8", "backslashreplace")
+            shown = _shown(name)
             if self.follows:
                 log.info(f'Channel "{shown}" has been deleted', channel=shown)
 
@@ -359,19 +395,30 @@ class Replica:
         """Whether the last checkpoint says all there is to say."""
         return self._written == self.at
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, clean: bool = False) -> None:
         """Sync the store and say up to where it is complete. Raises ``BehindError``.
 
         Nothing is said of half a batch, nor of an unsound store: what was said before holds.
+        ``clean``: nothing comes behind it in this life.
         """
         if not (self._pieces or self.unsound):
-            self._record(unsound=False)
+            self._record(unsound=False, clean=clean)
 
-    def _record(self, *, unsound: bool) -> None:
+    def _record(self, *, unsound: bool, clean: bool = False) -> None:
         try:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
-            self._file.write(Checkpoint(self._store_id, self.at, seen, self.nodes, unsound))
+            ends = self.store.are_ends_known
+            self._file.write(
+                Checkpoint(
+                    *(self._store_id, self.at, seen, self.nodes),
+                    unsound=unsound,
+                    ends=ends,
+                    damaged=self.damaged,
+                    seeds=self.seeds,
+                    clean=clean,
+                )
+            )
         except StoreError as error:
             raise BehindError(error.text, hint=error.hint) from error
         self._written = self.at
@@ -400,17 +447,24 @@ class Replica:
         self.start_at(Position(self.at.incarnation), self.seen)
 
     def drop(self, name: bytes) -> None:
-        """Delete a channel, if there is one. Raises ``StoreError``."""
+        """Delete a channel, damaged or not, if there is one. Raises ``StoreError``."""
         self._settle()
         if self.find(name) is not None:
-            self.store.delete_channel(name)
+            self.store.discard_channel(name)
             self.channels.pop(name, None)
+            self.refused.pop(name, None)
+        self.found_damaged -= {name}
 
     def fill(self, local: LocalChannel, block: MsgBlock) -> None:
         """Store messages that follow those that are there. Raises ``StoreError``."""
         local.staged = block.last
         local.store.append(block)
         self._settle()
+        self._filled += block.nbytes
+        if self._filled >= _FILLED_BYTES:
+            # A copy that is killed goes on from here.
+            self._filled = 0
+            self.store.sync_all()
 
     def adopt(self, operations: list[Operation], at: Position) -> None:
         """All messages up to ``at`` are here: take the rest in place of what was there, and leave a
@@ -425,6 +479,7 @@ class Replica:
         self.clients.clear()
         self.remembered.clear()
         self.nodes = {}
+        self.found_damaged = frozenset()
         self.apply(operations, at)
         self.checkpoint()
 
@@ -446,13 +501,19 @@ class Replica:
         """Throw away everything in the store. Raises ``StoreError``."""
         for name in (*self.channels, *self.later):
             if self.find(name) is not None:
-                self.store.delete_channel(name)
+                self.store.discard_channel(name)
+        self.refused.clear()
+        self.found_damaged = frozenset()
         for client in list(self.clients):
             self.store.delete_client(client)
         self._settle()
         self.channels.clear()
         self.clients.clear()
         self.later.clear()
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
 
 
 def behind(block: MsgBlock, last: int) -> MsgBlock:

@@ -54,8 +54,10 @@ class ClusterChannel:
         local: LocalChannel,
         stage: Callable[[Operation], None],
         append: Callable[[], None],
+        check: Callable[[bytes], None],
     ) -> None:
         self._inner: ChannelStore = local.store
+        self._check = check
         self._stage = stage
         self._append = append
         self._recovered = local.stored_subs()
@@ -117,8 +119,11 @@ class ClusterChannel:
         self._stage(Operation(Op.PUBLISH, self.name, block))
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
-        """Messages of the local store."""
-        return self._inner.read(sequence, max_msgs, max_bytes)
+        """Messages of the local store. Raises ``BehindError`` if it is found damaged."""
+        found = self._inner.read(sequence, max_msgs, max_bytes)
+        # A read passes over what is damaged, and other nodes have it.
+        self._check(self.name)
+        return found
 
     def sequence_at(self, timestamp: int) -> int:
         """First sequence at or after a time."""
@@ -184,27 +189,28 @@ class ClusterStore:
             replica.info,
             list(replica.clients.values()),
             channels,
-            dict(replica.refused),
+            {},
             list(replica.later),
             dict(replica.remembered),
             self._log.at.epoch,
         )
 
     def _wrap(self, local: LocalChannel) -> ClusterChannel:
-        channel = ClusterChannel(local, self._stage, self._append)
+        channel = ClusterChannel(local, self._stage, self._append, self._replica.check_sound)
         self._channels[channel.name] = channel
         return channel
 
     def open_channel(self, name: bytes) -> Recovered:
-        """A channel that nobody has needed yet. Raises ``StoreError``."""
+        """A channel that nobody has needed yet. Raises ``StoreError``, and ``BehindError`` if it is
+        damaged.
+        """
         if name in self._channels:
             return Recovered(None, [], [])
         local = self._replica.find(name)
         if local is None:
             return Recovered(None, [], [])
-        why = self._replica.refused.get(name)
-        refused = {name: why} if why is not None else {}
-        return Recovered(None, [], [self._wrap(local)], refused, activation=self._log.at.epoch)
+        self._replica.check_sound(name)
+        return Recovered(None, [], [self._wrap(local)], activation=self._log.at.epoch)
 
     def current_subs(self, local: LocalChannel) -> Iterable[StoredSub]:
         """The subscriptions of a channel, as the broker has them once nothing waits."""

@@ -19,6 +19,8 @@ TIMEOUT_S = 120.0
 _TRIES = 5
 _AGAIN_S = 1.0
 _REFUSED = 1
+SWITCHOVER = ("ft", "switchover")
+STEP_DOWN = ("cluster", "stepdown", "--yes")
 
 
 class CommandError(DrillError):
@@ -75,16 +77,15 @@ async def run(
     return text
 
 
-async def switchover(access: Access, within_s: float) -> None:
+async def switchover(access: Access, within_s: float, verb: Sequence[str] = SWITCHOVER) -> None:
     """``ftstanctl ft switchover``, with so many seconds for the successor to serve.
 
-    What was refused has changed nothing, and is asked again a few times.
+    ``verb``: the same of a cluster. What was refused has changed nothing, and is asked again a few
+    times.
     """
     for again in (True,) * _TRIES + (False,):
         try:
-            await ftstanctl(
-                access, "ft", "switchover", "--wait", f"{within_s:g}", within_s=within_s
-            )
+            await ftstanctl(access, *verb, "--wait", f"{within_s:g}", within_s=within_s)
         except CommandError as error:
             # With any other status it may have been done: asked again, the service would move back.
             if not again or error.status != _REFUSED:

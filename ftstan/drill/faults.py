@@ -28,7 +28,8 @@ class FaultKind:
     ``lasts``: it has a beginning and an end, with a duration of ``usual_s`` unless the scenario
     says another. ``ends``: the process of the node ends by it. ``safe``: may be done to a group in
     production. ``remote``: a group on one host has nothing that it could be done to. ``boots``:
-    hosts start again, and their service managers the nodes.
+    hosts start again, and their service managers the nodes. ``clusters``: replicated clusters know
+    it, too.
     """
 
     text: str
@@ -39,13 +40,22 @@ class FaultKind:
     safe: bool = False
     remote: bool = False
     boots: bool = False
+    clusters: bool = False
 
 
 KINDS = {
-    "kill": FaultKind("SIGKILL to the node's process", Expect.TAKEOVER, ends=True),
-    "stop": FaultKind("SIGTERM to the node's process", Expect.TAKEOVER, ends=True),
-    "switchover": FaultKind("ftstanctl ft switchover", Expect.TAKEOVER, ends=True, safe=True),
-    "pause": FaultKind("SIGSTOP for a while, then SIGCONT", Expect.ANY, lasts=True, usual_s=3.0),
+    "kill": FaultKind("SIGKILL to the node's process", Expect.TAKEOVER, ends=True, clusters=True),
+    "stop": FaultKind("SIGTERM to the node's process", Expect.TAKEOVER, ends=True, clusters=True),
+    "switchover": FaultKind(
+        "ftstanctl ft switchover, or cluster stepdown",
+        Expect.TAKEOVER,
+        ends=True,
+        safe=True,
+        clusters=True,
+    ),
+    "pause": FaultKind(
+        "SIGSTOP for a while, then SIGCONT", Expect.ANY, lasts=True, usual_s=3.0, clusters=True
+    ),
     "kill-nats": FaultKind("SIGKILL to the NATS server", Expect.ANY),
     "partition": FaultKind(
         "the node is cut off from NATS for a while", Expect.ANY, lasts=True, usual_s=8.0
@@ -61,7 +71,10 @@ KINDS = {
         "the storage does not answer for a while", Expect.ANY, lasts=True, usual_s=2.0
     ),
     "rolling-restart": FaultKind(
-        "every node is stopped and started, standbys first", Expect.TAKEOVER, ends=True
+        "every node is stopped and started, standbys first",
+        Expect.TAKEOVER,
+        ends=True,
+        clusters=True,
     ),
     "freeze-host": FaultKind(
         "the node's host stands still for a while",

@@ -38,7 +38,7 @@ GROUP = "drill"
 
 #: Not where the demo and the benchmarks take their ports from: a port is free until its server
 #: starts.
-_FIRST_PORT = 8_000
+FIRST_PORT = 8_000
 _LOCK_NAME = ".rootdir.lck"
 _FILLER = ".ftstan-drill-filler"
 _START_S = 30.0
@@ -68,7 +68,7 @@ class LocalGroup:
         self._pids: dict[str, int] = {}
         self._storage_fault: asyncio.Task[str] | None = None
         names = [member.name for member in scenario.members]
-        nats, *ports = free_ports(1 + 2 * len(names), _FIRST_PORT)
+        nats, *ports = free_ports(1 + 2 * len(names), FIRST_PORT)
         self._nats = nats
         monitors = ports[: len(names)]
         self._proxies = dict(zip(names, ports[len(names) :], strict=True))
@@ -212,46 +212,35 @@ class LocalGroup:
             "[rpcinterface:supervisor]\n"
             "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface\n"
         )
+        listener = [sys.executable, "-m", "ftstan.supervised.listener", "--log", self._log("ends")]
+        parts = [head, *self._around()]
+        parts += [self._program(member) for member in self.members]
+        parts.append(section("eventlistener:ends", listener, {"events": LISTENER_EVENTS}))
+        return "\n".join(parts)
+
+    def _around(self) -> list[str]:
+        """What runs beside the nodes."""
         settings = os.path.join(self._directory, "nats.conf")
         with open(settings, "w", encoding="utf-8") as file:
             file.write(_NATS_SETTINGS)
         nats = [binary_path(), "-c", settings, "-a", LOOPBACK, "-p", str(self._nats)]
-        listener = [sys.executable, "-m", "ftstan.supervised.listener", "--log", self._log("ends")]
-        parts = [
-            head,
-            section("program:nats", nats, self._values("nats", autorestart="true", startsecs="0")),
-        ]
-        parts += [self._program(member) for member in self.members]
+        values = self._values("nats", autorestart="true", startsecs="0")
+        parts = [section("program:nats", nats, values)]
         if self._scenario.needs_partition:
             parts += [self._proxy(name, port) for name, port in self._proxies.items()]
-        parts.append(section("eventlistener:ends", listener, {"events": LISTENER_EVENTS}))
-        return "\n".join(parts)
+        return parts
 
     def _program(self, member: Member) -> str:
-        port = self._proxies[member.name] if self._scenario.needs_partition else self._nats
-        words = [
-            sys.executable,
-            "-m",
-            "ftstan.cli.server",
-            "-cid",
-            CLUSTER,
-            "-store",
-            "file",
-            "-dir",
-            self._store,
-        ]
-        words += [
-            "-ft_group",
-            GROUP,
-            "-ft_member",
-            member.name,
-            "-ns",
-            f"nats://{LOOPBACK}:{port}",
-            "-m",
-            member.monitor.rpartition(":")[2],
-        ]
+        words = [sys.executable, "-m", "ftstan.cli.server", "-cid", CLUSTER, "-store", "file"]
+        words += [*self._mode(member), "-m", member.monitor.rpartition(":")[2]]
         words += ["-a", LOOPBACK, *self._scenario.options]
         return section(f"program:{member.name}", words, self._values(member.name, **NODE_POLICY))
+
+    def _mode(self, member: Member) -> list[str]:
+        """What makes a node a member, and where its data are."""
+        port = self._proxies[member.name] if self._scenario.needs_partition else self._nats
+        words = ["-dir", self._store, "-ft_group", GROUP, "-ft_member", member.name]
+        return [*words, "-ns", f"nats://{LOOPBACK}:{port}"]
 
     def _proxy(self, name: str, port: int) -> str:
         words = [sys.executable, "-m", "ftstan.drill.proxy", str(port), str(self._nats)]

@@ -40,6 +40,7 @@ _EPOCH = re.compile(rb"^ftstan_epoch ([0-9.e+]+)", re.MULTILINE)
 _COMMITS = re.compile(rb"^ftstan_commit_seconds_count ([0-9.e+]+)", re.MULTILINE)
 _MAX_PAGE = 8 << 20
 _NOT_NOW = 503
+_WAITING = frozenset({NodeState.STANDBY, NodeState.CLUSTERED})
 #: What the pages ask for, if they ask for a token: a secret, so no key of a scenario.
 TOKEN_VARIABLE = "FTSTAN_MONITOR_TOKEN"  # noqa: S105  # the variable's name
 
@@ -79,7 +80,7 @@ class Seen:
     @property
     def standing_by(self) -> bool:
         """Whether it could take over."""
-        return self.answers and self.state == NodeState.STANDBY and self.fit
+        return self.answers and not self.active and self.state in _WAITING and self.fit
 
     @property
     def told(self) -> str:
@@ -98,10 +99,17 @@ class Watchers:
     """
 
     def __init__(
-        self, members: Sequence[Member], write: Callable[[Record], None], now_us: Callable[[], int]
+        self,
+        members: Sequence[Member],
+        write: Callable[[Record], None],
+        now_us: Callable[[], int],
+        *,
+        clustered: bool = False,
     ) -> None:
         self.nodes = {member.name: Seen(member.name) for member in members}
         self.eager = False
+        # The page of the original knows groups alone.
+        self._page = "/active" if clustered else "/streaming/isFTActive"
         self._members = members
         self._write = write
         self._now_us = now_us
@@ -134,7 +142,7 @@ class Watchers:
         loop = asyncio.get_running_loop()
         while True:
             asked = loop.time()
-            status, _ = await get(f"{monitor}/streaming/isFTActive")
+            status, _ = await get(f"{monitor}{self._page}")
             node.answers = status > 0
             if status != 200:
                 node.active_us = 0
@@ -148,9 +156,7 @@ class Watchers:
             began = loop.time()
             _, body = await get(f"{monitor}/streaming/serverz")
             state = _state(body)
-            node.fit = (
-                state != NodeState.STANDBY or (await get(f"{monitor}/standby"))[0] != _NOT_NOW
-            )
+            node.fit = state not in _WAITING or (await get(f"{monitor}/standby"))[0] != _NOT_NOW
             node.state = state
             asked = self._now_us()
             _, body = await get(f"{monitor}/metrics")

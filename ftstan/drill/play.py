@@ -87,7 +87,10 @@ class Play:
         place = os.path.join(self._directory, LEDGER)
         os.mkdir(place)
         self._writer = Writer(os.path.join(place, f"drill{ledger.SUFFIX}"))
-        self._watchers = Watchers(self._driver.members, self._write, self.now_us)
+        self._watchers = Watchers(
+            *(self._driver.members, self._write, self.now_us),
+            clustered=self._scenario.clustered,
+        )
         began = self.now_us()
         clients: Clients | None = None
         try:

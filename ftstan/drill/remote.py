@@ -75,7 +75,8 @@ class RemoteGroup:
 
     async def switchover(self, within_s: float) -> None:
         """Ask the group to hand over."""
-        await commands.switchover(self.access, within_s)
+        verb = commands.STEP_DOWN if self._scenario.clustered else commands.SWITCHOVER
+        await commands.switchover(self.access, within_s, verb)
 
     async def revive(self, node: str, *, ended: bool) -> None:
         """Run ``start`` where the scenario has it; without one the node's supervisor starts it."""

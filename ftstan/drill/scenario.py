@@ -32,6 +32,7 @@ STANDBY = "standby"
 
 _MAX_DURATION_S = 86_400.0
 _MAX_RATE = 20_000
+_CLUSTER_NODES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Scenario:
     production_safe: bool = False
     options: tuple[str, ...] = ()
     volume_mib: int = 0
+    clustered: bool = False
     cluster: str = ""
     group: str = ""
     servers: tuple[str, ...] = ()
@@ -176,7 +178,8 @@ _KEYS = (
         "settle",
         "max_unavailable",
     ),
-    *("production_safe", "options", "volume_mib", "cluster", "group", "servers", "commands"),
+    *("production_safe", "options", "volume_mib", "clustered", "cluster", "group", "servers"),
+    "commands",
 )
 _WORKLOAD_KEYS = ("channels", "publishers", "rate", "size", "in_flight", "durables", "queue")
 _STEP_KEYS = ("do", "node", "for", "expect", "within")
@@ -195,7 +198,8 @@ class _Reader:
         stem = os.path.splitext(os.path.basename(self._file))[0]
         driver = self.word(entries, "driver", (LOCAL, REMOTE), LOCAL)
         commands = self.commands(entries.get("commands"))
-        members = self.members(entries, driver)
+        clustered = self.flag(entries, "clustered")
+        members = self.members(entries, driver, clustered=clustered)
         steps = self.steps(entries, members)
         scenario = Scenario(
             file=self._file,
@@ -211,6 +215,7 @@ class _Reader:
             production_safe=self.flag(entries, "production_safe"),
             options=self.texts(entries, "options"),
             volume_mib=self.number(entries, "volume_mib", 0, 0, 1 << 20),
+            clustered=clustered,
             cluster=self.text(entries, "cluster", ""),
             group=self.text(entries, "group", ""),
             servers=self.texts(entries, "servers"),
@@ -222,6 +227,13 @@ class _Reader:
     # ---- what must fit together
 
     def together(self, scenario: Scenario, entries: Mapping[str, Node]) -> None:
+        if scenario.clustered:
+            for step in scenario.steps:
+                if not KINDS[step.kind].clusters:
+                    self.say(step.place, f'"{step.kind}" is for groups, not for clusters')
+            if len(scenario.members) != _CLUSTER_NODES:
+                place = entries.get("nodes", entries["clustered"]).place
+                self.say(place, f"a cluster has {_CLUSTER_NODES} nodes")
         if scenario.production_safe:
             for step in scenario.steps:
                 if not KINDS[step.kind].safe:
@@ -239,7 +251,7 @@ class _Reader:
         for key in ("options", "volume_mib"):
             if key in entries:
                 self.say(entries[key].place, f'"{key}" is for driver: local')
-        for key in ("cluster", "group"):
+        for key in ("cluster",) if scenario.clustered else ("cluster", "group"):
             if not getattr(scenario, key):
                 self.say(Place(self._file, 1, 1), f'driver: remote needs "{key}"')
         for member in scenario.members:
@@ -277,12 +289,15 @@ class _Reader:
             self.say(node.place, f"{len(load.channels)} channels need as many publishers")
         return load
 
-    def members(self, entries: Mapping[str, Node], driver: str) -> tuple[Member, ...]:
+    def members(
+        self, entries: Mapping[str, Node], driver: str, *, clustered: bool
+    ) -> tuple[Member, ...]:
         if "inventory" in entries:
             return self.inventory(entries["inventory"])
         node = entries.get("nodes")
         if node is None:
-            return (Member("a"), Member("b")) if driver == LOCAL else self.missing("nodes")
+            usual = "abc" if clustered else "ab"
+            return tuple(map(Member, usual)) if driver == LOCAL else self.missing("nodes")
         if isinstance(node.value, int) and not isinstance(node.value, bool):
             if not 1 < node.value < 10:
                 self.say(node.place, "a group has 2 to 9 nodes")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.log import stream as log
@@ -106,18 +107,27 @@ class FileAccess(OwnedAccess):
         if self.owner.activate(cause=Cause.STANDALONE_START).ft_mixed:
             log.info(MIXED_ON)
 
-    def open(self, clock: Clock | None = None) -> FileStore:
-        """The store of the present activation, not recovered yet.
+    def open(self) -> FileStore:
+        """The store of the present activation, not recovered yet."""
+        return self._open(self._context.clock, _file_store_options(self._context.options.file))
 
-        ``clock``: by which messages expire, if that is another one than the node's.
+    def open_replayed(self, clock: Clock, *, before: bool) -> FileStore:
+        """The same, of an owner who brings again what came behind the last ``sync_all``.
+
+        ``clock``: by which messages expire. ``before``: as ``replayed_before`` in
+        ``FileStoreOptions``.
         """
+        options = _file_store_options(self._context.options.file)
+        return self._open(clock, replace(options, replayed=True, replayed_before=before))
+
+    def _open(self, clock: Clock, file_options: FileStoreOptions) -> FileStore:
         options = self._context.options
         self._store = FileStore(
             self._context.disk,
             self.owner.root,
             self.owner,
-            clock or self._context.clock,
-            _file_store_options(options.file),
+            clock,
+            file_options,
             path=options.dir,
             asking=self.owner.asking if self.owner.is_network else None,
             most_at_once=_MOST_AT_ONCE,

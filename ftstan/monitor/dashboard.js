@@ -207,7 +207,7 @@ function show(base, data) {
   const shows = counts(node);
   const elsewhere = other ? "Seen on the pages of the member that serves" : "Nobody serves";
   const state = node.serving ? `${node.name || node.host || node.server} serves${epoch}` : other ? `${other.name || other.host} serves${epoch}, but its pages do not answer here; ${node.name || node.host}: ${node.phase}` : `${node.name || node.host}: ${node.phase}${epoch}`;
-  verdict(found.health, state, [["Members", node.clustering ? count.format(node.clustering.members.length) : `${count.format(found.present)} of ${count.format(found.expected)}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
+  verdict(found.health, state, [["Members", `${count.format(found.present)} of ${count.format(found.expected)}`], ["Since", `${moment(found.since_ms)} (${span(Math.max(data.now_ms - found.since_ms, 0) / 1000)})`]], found.problems, name);
   $("#through").textContent = `${base === home ? "this member" : `seen through ${new URL(base).host}`}, up ${span(node.uptime)}${node.probe_age !== null && node.probe_age > 5 ? `, storage silent for ${span(node.probe_age)}` : ""}`;
   $("#version").textContent = `ftstan ${node.version || "–"}`;
   epochs = data.epochs;

@@ -111,7 +111,7 @@ METRICS: Final = {
         _m("state", "gauge", "1 for the present state, 0 for the others", "state"),
         _m("phase", "gauge", "1 for what the node is doing, 0 for all else", "phase"),
         _m("serving", "gauge", "Whether clients are answered"),
-        _m("standing_by", "gauge", "Whether it stands by and would take over"),
+        _m("standing_by", "gauge", "Whether it stands by, or follows, and would take over"),
         _m("paused", "gauge", "Whether an operator keeps this member from taking over"),
         _m("mixed", "gauge", "Whether original servers may be members of the group"),
         _m(
@@ -119,8 +119,23 @@ METRICS: Final = {
             "gauge",
             "Whether the group is mixed and an original server could follow this owner now",
         ),
-        _m("epoch", "gauge", "The epoch that this node owns, 0 for none"),
-        _m("holder_epoch", "gauge", "The newest epoch of the datastore as far as this node knows"),
+        _m("epoch", "gauge", "The epoch that this node owns, or leads with, 0 for none"),
+        _m(
+            "holder_epoch",
+            "gauge",
+            "The newest epoch of the datastore, or of the cluster, as far as this node knows",
+        ),
+        _m("cluster_entry", "gauge", "The last entry of the cluster's log that this node has read"),
+        _m(
+            "cluster_stored_entry",
+            "gauge",
+            "Up to which entry of the cluster's log the store of this node is complete and synced",
+        ),
+        _m(
+            "cluster_copies",
+            "gauge",
+            "Whole copies of the cluster's log, as its leader saw them last; 0 before",
+        ),
         _m("takeovers", "counter", "Epochs that this process took, by cause", "cause"),
         _m(
             "takeover_tries",
@@ -374,6 +389,7 @@ def _front(front: FrontStatus) -> Iterator[Family]:
 
 def _numbers(f: NodeFigures) -> dict[str, float | None]:
     status = f.status
+    log = status.clustering
     counters = f.counters
     channels = f.channels
     return {
@@ -384,8 +400,12 @@ def _numbers(f: NodeFigures) -> dict[str, float | None]:
         "paused": status.paused,
         "mixed": status.mixed,
         "fit": status.fit,
-        "epoch": status.epoch,
-        "holder_epoch": status.holder_epoch,
+        # In a cluster the log decides who leads, and the epochs of a datastore are its node's own.
+        "epoch": status.epoch if log is None else log.epoch * status.serving,
+        "holder_epoch": status.holder_epoch if log is None else log.epoch,
+        "cluster_entry": log.read if log is not None else None,
+        "cluster_stored_entry": log.stored if log is not None else None,
+        "cluster_copies": log.copies if log is not None and status.serving else None,
         "probe_age_seconds": status.probe_age,
         "failed_commits": f.failed_commits,
         "datastore_free_bytes": f.room.free_bytes if f.room else None,

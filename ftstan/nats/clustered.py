@@ -52,12 +52,19 @@ def node_id(options: ServerOptions) -> str:
 
     Raises ``ConfigError``.
     """
-    path = os.path.join(options.dir, _ID_FILE)
+    return keep_node_id(options.dir, options.cluster.node_id)
+
+
+def keep_node_id(directory: str, wanted: str = "") -> str:
+    """The id of the node whose datastore is in ``directory``: ``wanted``, or drawn, if none is kept
+    there. Raises ``ConfigError``.
+    """
+    path = os.path.join(directory, _ID_FILE)
     try:
         with open(path, encoding="utf-8") as file:
             found = file.read().strip()
     except FileNotFoundError:
-        return _keep(path, options.cluster.node_id or Nuid().next())
+        return _keep(path, wanted or Nuid().next())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the node's id cannot be read: {path}: {error}") from error
     if not _TOKEN.fullmatch(found):
@@ -86,6 +93,12 @@ def _keep(path: str, name: str) -> str:
     except OSError as error:
         raise ConfigError(f"the node's id cannot be kept: {path}: {error}") from error
     return name
+
+
+def forget_node_id(directory: str) -> None:
+    """The datastore is no node's any more. Raises ``OSError``."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, _ID_FILE))
 
 
 def log_path(options: ServerOptions) -> str:

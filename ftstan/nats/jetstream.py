@@ -37,6 +37,8 @@ _NOT_FOUND: Final = 10059
 NO_RESPONDERS: Final = 503
 NOT_FOUND: Final = 404
 END_OF_BATCH: Final = 204
+#: Why nobody knows what became of an append: copies of the stream elect, or too few are there.
+NO_STREAM_LEADER: Final = "no server leads the stream now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ class JetStream:
         if not answers:
             return Unknown(f"no answer within {seconds:g} s")
         if answers[0].status:
-            return Unknown("no server leads the stream now")
+            return Unknown(NO_STREAM_LEADER)
         told = _object(answers[0].payload)
         error = told.get("error")
         if error:

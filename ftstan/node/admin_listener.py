@@ -102,6 +102,13 @@ class AdminListener:
         finally:
             disk.close(directory)
 
+    async def ask(self, question: bytes, seconds: float) -> list[bytes]:
+        """What all servers of the cluster answer within so many seconds. Raises ``NatsError``."""
+        if self._control is None:
+            return []
+        subject = question_subject(self._node.options.cluster_id)
+        return await self._control.ask(subject, question, seconds)
+
     def renew(self, options: LinkOptions) -> None:
         """Present ``options`` to NATS from the next connection on."""
         if self._own is not None:

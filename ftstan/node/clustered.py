@@ -42,13 +42,16 @@ if TYPE_CHECKING:
     from ftstan.cluster.steward import Steward
     from ftstan.config.options import LinkOptions, StoreLimits
     from ftstan.nats.link import Link
+    from ftstan.node.cluster_peers import ClusterPeers
     from ftstan.node.context import Context
     from ftstan.stores.interface import StoreAccess
 
 _BEAT_S: Final = 0.1
 _LOOK_S: Final = 2.0
-#: A leader whose batch has waited for so long is silent.
+#: A leader whose batch has waited for so long is silent, or for so long if copies of the log elect:
+#: another node could append as little, and a change of leaders would come on top.
 _QUIET_AFTER_S: Final = 3.0
+_QUIET_UNLED_S: Final = 12.0
 #: How long other nodes have to say that they follow, before this one steps down.
 _ASK_S: Final = 0.5
 PREVIEW: Final = "cluster: clustering is a preview in this version, see docs/clustering.md"
@@ -80,9 +83,17 @@ class Life(Protocol):
 
 
 class ClusterNode:
-    """One node. ``urls``: where its connections go."""
+    """One node. ``urls``: where its connections go. ``peers``: what is known of the others."""
 
-    def __init__(self, node: Context, life: Life, access: StoreAccess, urls: Sequence[str]) -> None:
+    def __init__(
+        self,
+        node: Context,
+        life: Life,
+        access: StoreAccess,
+        urls: Sequence[str],
+        peers: ClusterPeers,
+    ) -> None:
+        self.peers = peers
         assert isinstance(access, ClusterAccess)
         self._node = node
         self._life = life
@@ -148,6 +159,7 @@ class ClusterNode:
             trouble=trouble,
             members=self._access.members,
             copies=self._steward.copies if self._steward is not None else 0,
+            epoch=said.epoch,
         )
 
     async def start(self) -> None:
@@ -269,7 +281,8 @@ class ClusterNode:
     def _is_well(self) -> bool:
         serving = self._node.plane.serving
         since = serving.batch_since if serving is not None else None
-        late = since is not None and self._node.clock.mono() - since > _QUIET_AFTER_S
+        patience = _QUIET_UNLED_S if self._access.is_log_leaderless else _QUIET_AFTER_S
+        late = since is not None and self._node.clock.mono() - since > patience
         return self._node.protection.may_beat and not late
 
     async def _say(self, *, leaves: bool) -> None:

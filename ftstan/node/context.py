@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
     from ftstan.nats.embedded import NatsServerChild
+    from ftstan.node.cluster_peers import ClusterPeers
     from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.interface import StoreKind
 
@@ -160,6 +161,9 @@ class GroupPart(Protocol):
 
 class ClusterPart(Protocol):
     """The driver of a cluster's node (``clustered.ClusterNode``), for the other parts."""
+
+    peers: ClusterPeers
+    """What is known of the other nodes."""
 
     @property
     def node_id(self) -> str:

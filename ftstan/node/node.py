@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.base import log
@@ -92,6 +93,8 @@ _CLIENTS_FIRST_S = 0.25
 _READY_S = 10.0
 #: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
 _PREPARE_S = 15.0
+#: How long the nodes of a cluster have to answer a question for the dashboard.
+_PEERS_S = 0.5
 
 
 def run(
@@ -333,6 +336,7 @@ class Node(Context):
 
     async def _start_cluster(self, access: StoreAccess, urls: list[str]) -> None:
         from ftstan.node.admin_listener import AdminListener  # noqa: PLC0415
+        from ftstan.node.cluster_peers import ClusterPeers  # noqa: PLC0415
         from ftstan.node.clustered import ClusterNode, membership_subject  # noqa: PLC0415
 
         await self._lock_standalone(access)
@@ -340,7 +344,8 @@ class Node(Context):
         await self.call(access.activate)
         self._admin_listener = AdminListener(self)
         await self._admin_listener.open_own()
-        self.cluster = ClusterNode(self, self, access, urls)
+        peers = ClusterPeers(partial(self._admin_listener.ask, seconds=_PEERS_S), self.clock)
+        self.cluster = ClusterNode(self, self, access, urls, peers)
         if self.options.cluster.allow_add_remove_node:
             listener = self._admin_listener
             for verb, answer in (("add", self.cluster.add), ("remove", self.cluster.remove)):

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.admin.protocol import EpochEntry
+    from ftstan.base.states import NodeStatus
     from ftstan.broker.views import CensusRow, Counters, SubRow
     from ftstan.ft.digest import Member as GroupMember
+    from ftstan.node.cluster_peers import SeenNode
     from ftstan.node.context import Context
 
 _CHANNELS: Final = 50
@@ -76,9 +78,7 @@ class Overview:
             "now_ms": node.clock.wall_ns() // _MILLI,
             "node": status.to_json(),
             "verdict": self.recent.judged(status),
-            "members": [_told(member) for member in node.group.peers.members]
-            if node.group is not None
-            else [],
+            "members": self._members(status),
             "room": node.protection.room._asdict() if node.protection.room is not None else None,
             # By channel they have names that are no text, and no bound: the metrics tell them.
             "counters": asdict(counters) | {"dead_letters": sum(counters.dead_letters.values())},
@@ -100,6 +100,14 @@ class Overview:
             "subscriptions": await self._subscriptions(ranked),
             "epochs": [_epoch(entry) for entry in self._epochs],
         }
+
+    def _members(self, status: NodeStatus) -> list[dict[str, object]]:
+        node = self._node
+        if node.group is not None:
+            return [_told(member) for member in node.group.peers.members]
+        if node.cluster is not None:
+            return [_told_node(seen) for seen in node.cluster.peers.known(status)]
+        return []
 
     def history(self, since_ms: int) -> dict[str, object]:
         """The points of the last hour behind ``since_ms`` (Unix milliseconds), oldest first."""
@@ -182,6 +190,24 @@ def _is_full(row: CensusRow) -> bool:
 
 def _told(member: GroupMember) -> dict[str, object]:
     return {**asdict(member), "present": member.silent_s <= SILENT_S}
+
+
+def _told_node(seen: SeenNode) -> dict[str, object]:
+    status = seen.status
+    return {
+        "server": status.server,
+        "host": status.host,
+        "monitor": status.monitor,
+        "state": status.state,
+        "role": status.role,
+        "phase": status.activity,
+        "version": status.version,
+        "lag_messages": -1,
+        "lag_s": -1.0,
+        "silent_s": seen.silent_s,
+        "name": status.node_id,
+        "present": seen.silent_s <= SILENT_S,
+    }
 
 
 def _channel(row: CensusRow) -> dict[str, object]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ftstan.base.states import NodeState
-from ftstan.cluster.health import judge_alone
+from ftstan.cluster import health as cluster_health
 from ftstan.ft.health import GroupVerdict, Health, judge, name
 from ftstan.node.peers import SILENT_S
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ftstan.base.states import NodeStatus
     from ftstan.broker.views import CensusRow, Counters
     from ftstan.ft.digest import Member
+    from ftstan.node.cluster_peers import SeenNode
     from ftstan.node.context import Context
     from ftstan.node.pipeline import Serving
 
@@ -130,8 +131,18 @@ class Recent:
     def judged(self, status: NodeStatus) -> dict[str, object]:
         """How the group is, as this node sees it, and since when it has seen it so."""
         group = self._node.group
+        cluster = self._node.cluster
+        if cluster is not None:
+            cluster.peers.look()
+            return self._told(status, *_judged_cluster(status, cluster.peers.known(status)))
         members = group.peers.members if group is not None else ()
         found = group_verdict(members) if group is not None else _alone(status)
+        present = sum(member.silent_s <= SILENT_S for member in members)
+        return self._told(status, found, len(members), present)
+
+    def _told(
+        self, status: NodeStatus, found: GroupVerdict, expected: int, present: int
+    ) -> dict[str, object]:
         if found.health is not Health.UNSERVED:
             found = _with_problems(found, self._troubles(status))
         if found.health is not self._health:
@@ -141,8 +152,8 @@ class Recent:
             "health": found.health.name.lower(),
             "problems": list(found.problems),
             "since_ms": self._since_ms,
-            "expected": len(members) or 1,
-            "present": sum(member.silent_s <= SILENT_S for member in members) or 1,
+            "expected": expected or 1,
+            "present": present or 1,
         }
 
     def _troubles(self, status: NodeStatus) -> list[str]:
@@ -170,9 +181,19 @@ def group_verdict(members: Sequence[Member]) -> GroupVerdict:
     return _with_problems(found, [f"{name(member)} does not answer" for member in absent])
 
 
+def _judged_cluster(status: NodeStatus, nodes: Sequence[SeenNode]) -> tuple[GroupVerdict, int, int]:
+    """The verdict, how many nodes there should be, and how many are."""
+    present = [node.status for node in nodes if node.silent_s <= SILENT_S]
+    members = cluster_health.members(present)
+    if len(present) < 2:
+        # Nobody was asked yet, or nobody answers: this node says what it knows.
+        return cluster_health.judge_alone(status), len(members), 1
+    return cluster_health.judge(present), max(len(members), len(present)), len(present)
+
+
 def _alone(status: NodeStatus) -> GroupVerdict:
     if status.clustering is not None:
-        return judge_alone(status)
+        return cluster_health.judge_alone(status)
     if status.serving and status.state == NodeState.STANDALONE:
         return GroupVerdict(Health.HEALTHY, ())
     return GroupVerdict(Health.UNSERVED, (f"this server is {status.activity}",))

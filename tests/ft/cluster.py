@@ -31,6 +31,8 @@ class Cluster:
         self._routes = dict(zip(names, free_ports(len(names)), strict=True))
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
         self._starts = 0
+        self.wraps: dict[str, list[str]] = {}
+        """What stands before the command of a node."""
         self.servers: dict[str, Server] = {}
 
     def store(self, node: str) -> Path:
@@ -47,11 +49,15 @@ class Cluster:
         password = (self.log(node) / "log.password").read_text().strip()
         return {"user": LOG_USER, "password": password}
 
+    def routes(self) -> str:
+        """The routes that each node is given."""
+        return ",".join(f"nats://{HOST}:{self._routes[name]}" for name in NODES)
+
     def start(self, *nodes: str, more: tuple[str, ...] = ()) -> None:
         """Start these nodes, or all of them; waits for nothing."""
         for node in nodes or NODES:
             self._starts += 1
-            routes = ",".join(f"nats://{HOST}:{self._routes[name]}" for name in NODES)
+            routes = self.routes()
             founds = ("-cluster_peers", ",".join(NODES)) if node in NODES else ()
             self.servers[node] = self._stage.server(
                 f"{node}-{self._starts}",
@@ -62,6 +68,7 @@ class Cluster:
                 *self._words,
                 *more,
                 port=self._ports[node],
+                wrap=self.wraps.get(node, ()),
             )
 
     def start_ended(self) -> None:

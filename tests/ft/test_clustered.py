@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ from ftstan.nats.link import Link
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.cluster import NODES, Cluster
 from tests.ft.load import CHANNEL, Load
+from tests.lateness import LateError
 from tests.oracle.gostore import read_store
 from tests.processes import CLUSTER, HOST, READY, until
 
@@ -63,7 +65,8 @@ def contents(cluster: Cluster, node: str) -> list[tuple[int, int, bytes]]:
     return [(m.sequence, m.timestamp, m.data) for m in channel.messages.values()]
 
 
-_CHANGES_OF_LEADER = 3
+_READ_S = 90.0
+_AGAIN_S = 0.3
 
 
 def client_of(cluster: Cluster, node: str, name: str) -> StanClient:
@@ -76,15 +79,18 @@ def read_all(cluster: Cluster, node: str, name: str = "reader") -> dict[int, byt
     """All messages, read through ``node``.
 
     On a machine without time for its heartbeats another node may lead before all is read, and the
-    former leader has ended: as its unit would, this starts it again.
+    former leader has ended: as its unit would, this starts it again. One that is about to end may
+    seem to lead for a moment more, while its NATS server is gone.
     """
-    for _ in range(_CHANGES_OF_LEADER):
+    end = time.monotonic() + _READ_S
+    while time.monotonic() < end:
         with contextlib.suppress(NatsError):
             return client_of(cluster, node, name).read_all(CHANNEL)
+        time.sleep(_AGAIN_S)
         cluster.start_ended()
         node = cluster.leader()
         name += "-"
-    raise AssertionError("no node leads for long enough to be read")
+    raise LateError("no node leads for long enough to be read")
 
 
 def test_a_killed_leader_is_replaced_and_nothing_acked_is_lost(stage: Stage) -> None:

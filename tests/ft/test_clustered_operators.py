@@ -5,6 +5,7 @@ to add and remove nodes.
 from __future__ import annotations
 
 import json
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,28 @@ def test_the_pages_of_a_follower_show_what_it_has(stage: Stage) -> None:
     assert page(cluster, follower, "storez")["total_msgs"] == 10
     status, _ = cluster.servers[follower].get("/streaming/isFTActive")
     assert status == HTTPStatus.NO_CONTENT
+
+
+def test_the_dashboard_of_each_node_shows_all_of_them(stage: Stage) -> None:
+    cluster = Cluster(stage)
+    leader = begin(cluster)
+
+    def rows(node: str) -> dict[str, str]:
+        code, body = cluster.servers[node].get("/dashboard/data")
+        assert code == HTTPStatus.OK
+        data = json.loads(body)
+        if data["verdict"]["health"] != "healthy" or data["verdict"]["present"] != len(NODES):
+            return {}
+        return {row["name"]: row["role"] for row in data["members"] if row["present"]}
+
+    roles = {node: "Leader" if node == leader else "Follower" for node in NODES}
+    for node in NODES:
+        # The first look asks the others.
+        until(partial(_are, rows, node, roles), "all nodes on the page", WAIT_S)
+
+
+def _are(rows: Callable[[str], dict[str, str]], node: str, wanted: dict[str, str]) -> bool:
+    return rows(node) == wanted
 
 
 def test_a_leader_that_steps_down_is_followed_by_the_node_that_is_named(stage: Stage) -> None:

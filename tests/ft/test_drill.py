@@ -57,10 +57,10 @@ class Quiet:
         pass
 
 
-def drill(stage: Stage, fault: str) -> tuple[Child, Path]:
+def drill(stage: Stage, fault: str, more: str = "") -> tuple[Child, Path]:
     """A drill as it is started by hand, and where it keeps its things."""
     file = stage.directory / "short.yaml"
-    file.write_text(SHORT.format(fault=fault))
+    file.write_text(SHORT.format(fault=fault) + more)
     out = stage.directory / "run"
     words = [
         sys.executable,
@@ -81,6 +81,20 @@ def said(child: Child) -> dict[str, Any]:
     assert found is not None, child.tail()
     page: dict[str, Any] = json.loads(found[0])
     return page
+
+
+def test_a_short_drill_of_a_cluster_is_passed_and_judges_who_led(stage: Stage) -> None:
+    child, out = drill(stage, "kill, switchover", "clustered: true\n")
+    assert child.status(300.0) == 0, child.tail()
+    page = said(child)
+    assert page["passed"]
+    assert [row["fault"] for row in page["takeovers"]] == ["kill", "switchover"]
+    assert len(page["setting"]["nodes"]) == 3
+    # Epochs are those of the log, so that of two leaders each would be seen.
+    owners = [r for r in ledger.read(str(out / "ledger")) if isinstance(r, Owner)]
+    led = list(dict.fromkeys((owner.epoch, owner.node) for owner in owners))
+    assert [epoch for epoch, _ in led] == sorted({owner.epoch for owner in owners})
+    assert len(led) == 3
 
 
 @pytest.mark.parametrize("fault", ["kill", "switchover"])

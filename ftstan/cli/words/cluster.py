@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from ftstan.cli import contexts
 from ftstan.cli.program import give_examples
-from ftstan.cli.words.servers import add_key_options, count, seconds
+from ftstan.cli.words.servers import (
+    add_answer_options,
+    add_key_options,
+    add_watch_options,
+    seconds,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +45,25 @@ _COMMANDS = (
             "cluster backup /backup/stan --node c --log-path /data/log --output json",
         ),
     ),
+    (
+        "seed",
+        "make the datastore of a stopped server or FT group that of a cluster's first node",
+        (
+            "cluster seed /data/stan --node-id a --log-path /data/log",
+            "cluster seed /backup/stan --node-id a --log-path /data/log --output json",
+        ),
+    ),
+    (
+        "leave",
+        "make the datastore of the stopped node that led last that of a server without a cluster",
+        (
+            "cluster leave /data/stan --log-path /data/log",
+            "cluster leave /data/stan --log-path /data/log --not-last",
+        ),
+    ),
 )
+#: They work on a datastore, and ask nobody.
+OFFLINE = ("seed", "leave")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,29 +74,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for verb, text, examples in _COMMANDS:
         command = commands.add_parser(verb, help=text, description=text)
         give_examples(command, *examples)
-        contexts.add_options(command, group=False)
-        command.add_argument(
-            "--timeout",
-            type=seconds,
-            default=1.0,
-            metavar="SECONDS",
-            help="how long answers are waited for (default 1)",
-        )
-        command.add_argument(
-            "--output", choices=("table", "json"), default="table", help="default: table"
-        )
+        if verb not in OFFLINE:
+            contexts.add_options(command, group=False)
+        add_answer_options(command, asks=verb not in OFFLINE)
     added = commands.choices
-    added["status"].add_argument(
-        "--expect", type=count, default=0, metavar="N", help="how many nodes there are"
-    )
-    added["status"].add_argument(
-        "--watch",
-        type=seconds,
-        nargs="?",
-        const=2.0,
-        metavar="SECONDS",
-        help="show it again and again, until interrupted (default every 2)",
-    )
+    add_watch_options(added["status"], "nodes")
     added["stepdown"].add_argument(
         "--to", default="", metavar="NODE", help="the node that is to lead: its -cluster_node_id"
     )
@@ -98,6 +103,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the -cluster_log_path of a node here, for the login of the log (not with external "
         "NATS servers)",
+    )
+    for verb in OFFLINE:
+        added[verb].add_argument(
+            "dir", metavar="DIR", help="the datastore: -dir of the server, which is stopped"
+        )
+        added[verb].add_argument(
+            "--log-path",
+            required=True,
+            metavar="DIR",
+            help="the -cluster_log_path of the node",
+        )
+    added["seed"].add_argument(
+        "--node-id", required=True, metavar="NODE", help="its -cluster_node_id"
+    )
+    added["leave"].add_argument(
+        "--not-last",
+        action="store_true",
+        help="also if the node did not lead last, or was killed: acknowledged messages may be lost",
     )
     for verb in ("stepdown", "add", "remove"):
         add_key_options(added[verb])

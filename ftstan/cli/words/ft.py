@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from ftstan.admin.protocol import MAX_HISTORY
 from ftstan.cli import contexts
 from ftstan.cli.program import give_examples
-from ftstan.cli.words.servers import add_key_options, count, moment, seconds
+from ftstan.cli.words.servers import (
+    add_answer_options,
+    add_key_options,
+    add_watch_options,
+    count,
+    moment,
+    seconds,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -66,21 +73,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for verb, text, examples in _COMMANDS:
         command = commands.add_parser(verb, help=text, description=text)
         give_examples(command, *examples)
-        _common(command)
+        contexts.add_options(command)
+        add_answer_options(command)
     added = commands.choices
-    added["status"].add_argument(
-        "--expect", type=count, default=0, metavar="N", help="how many members there are"
-    )
+    add_watch_options(added["status"], "members")
     added["status"].add_argument(
         "--wide", action="store_true", help="every column; a table of 80 characters without"
-    )
-    added["status"].add_argument(
-        "--watch",
-        type=seconds,
-        nargs="?",
-        const=2.0,
-        metavar="SECONDS",
-        help="show it again and again, until interrupted (default every 2)",
     )
     added["status"].add_argument(
         "--dir", metavar="DIR", help="look at the datastore, and ask nobody: for when NATS is down"
@@ -132,17 +130,3 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add_key_options(added[verb])
     for verb in ("switchover", "pause"):
         added[verb].add_argument("--yes", action="store_true", help="do not ask on a terminal")
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    contexts.add_options(parser)
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=1.0,
-        metavar="SECONDS",
-        help="how long answers are waited for (default 1)",
-    )
-    parser.add_argument(
-        "--output", choices=("table", "json"), default="table", help="default: table"
-    )

@@ -36,6 +36,36 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_answer_options(parser: argparse.ArgumentParser, *, asks: bool = True) -> None:
+    """How answers are shown, and how long they are waited for where the command ``asks``."""
+    if asks:
+        parser.add_argument(
+            "--timeout",
+            type=seconds,
+            default=1.0,
+            metavar="SECONDS",
+            help="how long answers are waited for (default 1)",
+        )
+    parser.add_argument(
+        "--output", choices=("table", "json"), default="table", help="default: table"
+    )
+
+
+def add_watch_options(parser: argparse.ArgumentParser, members: str) -> None:
+    """How a status is shown again and again, and of how many ``members`` (their name)."""
+    parser.add_argument(
+        "--expect", type=count, default=0, metavar="N", help=f"how many {members} there are"
+    )
+    parser.add_argument(
+        "--watch",
+        type=seconds,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="show it again and again, until interrupted (default every 2)",
+    )
+
+
 def count(text: str) -> int:
     """A number from the command line."""
     if not (text.isascii() and text.isdigit()):

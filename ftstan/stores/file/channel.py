@@ -268,6 +268,12 @@ class FileChannel:
         if self.created:
             self._env.files.trim(_A_CHANNEL)
             self._register.touch(self)
+            try:
+                if self._env.options.replayed:
+                    # The purge may write down where the log ends.
+                    self.sync()
+            except OSError as error:
+                raise store_error(error, f'channel "{show(self.name)}" cannot be synced') from error
             purging.purge(self._env, self.log, self.confirmed, sequence)
 
     def _quarantine(self, error: DamageError) -> None:

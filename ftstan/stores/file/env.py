@@ -113,7 +113,9 @@ class FileStoreOptions:
 
     0 means: no slice limit; no script (``""``); ``fds_limit`` sized from what the process may open;
     ``read_buffer_size`` one message a read; ``auto_sync`` never. ``auto_sync`` is the period of
-    syncs without ``sync``.
+    syncs without ``sync``. ``replayed``: the owner brings again whatever came behind the last
+    ``sync_all`` (``recovery/rolling_back.py``); ``replayed_before``: so did every owner of this
+    store, and a channel without ``confirmed.bin`` came behind the last one.
     """
 
     crc_polynomial: int = 0xEDB88320
@@ -134,6 +136,8 @@ class FileStoreOptions:
     sync_subs: bool = False
     parallel_recovery: int = 1
     truncate_bad_eof: bool = False
+    replayed: bool = False
+    replayed_before: bool = False
 
 
 @dataclass(slots=True)

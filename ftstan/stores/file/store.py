@@ -143,6 +143,7 @@ class FileStore:
         """What former owners have put into ``dedup.bin`` since the start, and nobody was told."""
         self._syncer = Syncer(self._env, parallel=parallel_sync)
         self._waves = Waves(self._env, self._register, self._syncer)
+        self._are_ends_known = options.replayed_before
 
     # ---- recovery
     # ----------------------------------------------------------------------------------------------
@@ -274,6 +275,11 @@ class FileStore:
         """Names of the channels whose files are damaged, for monitoring."""
         return [show(channel.name) for channel in self._channels.values() if channel.quarantined]
 
+    def is_quarantined(self, name: bytes) -> bool:
+        """Whether the files of the channel are damaged, as far as anybody has looked."""
+        channel = self._channels.get(name)
+        return channel is not None and channel.quarantined
+
     # ---- staging
     # ----------------------------------------------------------------------------------------------
 
@@ -315,11 +321,18 @@ class FileStore:
         tried again by ``tick``.
         """
         self.open_channel(name)
+        if self.is_quarantined(name):
+            raise quarantine.refusal(name)
+        self.discard_channel(name)
+
+    def discard_channel(self, name: bytes) -> None:
+        """``delete_channel``, also of one that is quarantined: for an owner who has all of it
+        elsewhere.
+        """
+        self.open_channel(name)
         channel = self._channels.get(name)
         if channel is None:
             raise StoreError(f'channel "{show(name)}" not found')
-        if channel.quarantined:
-            raise quarantine.refusal(name)
         self._upkeep.delete(channel)
         del self._channels[name]
         self._env.places.drop((name, "subs.dat"))
@@ -537,6 +550,12 @@ class FileStore:
         wasteful = self._register.wasteful()
         for channel in wasteful:
             self._touch(channel)
+        if self._env.options.replayed:
+            # Before a slice goes that a start would go back to.
+            retiring = [channel for channel in wasteful if channel.intact and channel.log.retired]
+            for channel in retiring:
+                channel.sync()
+            self._confirm_ends(retiring)
         self._upkeep.run(channel for channel in wasteful if not channel.quarantined)
         return False
 
@@ -600,8 +619,12 @@ class FileStore:
             some = [channel for channel in some if channel.name not in lost]
             for channel in some:
                 channel.synced()
+        if not self._env.options.replayed:
+            self._confirm_ends(some)
+
+    def _confirm_ends(self, channels: Iterable[FileChannel]) -> None:
         confirmed.write_all(
-            self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact])
+            self._env, opening.news(self._env, [(c.confirmed, c.log) for c in channels if c.intact])
         )
 
     def sync_all(self) -> None:
@@ -612,16 +635,30 @@ class FileStore:
         """
         try:
             touched = self._register.touched
+            if self._env.options.replayed and not self._are_ends_known:
+                touched |= self._channels
+            synced = []
             for name in list(touched):
                 channel = touched.pop(name)
                 channel.settle(mend=False)
                 if channel.intact:
                     channel.sync()
+                    synced.append(channel)
                 if channel.unsettled:
                     touched[name] = channel
             self._clients.file.sync()
+            if self._env.options.replayed:
+                self._confirm_ends(synced)
+                self._are_ends_known = self._are_ends_known or not self._later
         except OSError as error:
             raise store_error(error, "the datastore cannot be synced") from error
+
+    @property
+    def are_ends_known(self) -> bool:
+        """Whether every channel that the last ``sync_all`` has met says how far it was synced: what
+        ``replayed_before`` may be at the next start.
+        """
+        return self._are_ends_known
 
     def ends(self, most: int) -> list[ChannelEnd]:
         """Where channels end: those with news first, then others in turn."""

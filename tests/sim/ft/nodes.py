@@ -152,9 +152,8 @@ class SimAccess(FileAccess):
         self.place = f"datastore {ROOT}"
         self._store = None
 
-    def open(self, clock: object = None) -> ObservedStore:
+    def open(self) -> ObservedStore:
         """The store of the present activation."""
-        del clock
         group = self._process.group
         self._store = store = ObservedStore(
             self._process.disk,

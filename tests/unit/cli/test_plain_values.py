@@ -199,6 +199,7 @@ ALONE = (
 #: is a program.
 ELSEWHERE = {
     *("pub", "sub", "bench", "check-store", "completion", "channel redrive", "cluster backup"),
+    *("cluster seed", "cluster leave"),
     *(f"bridge {verb}" for verb in ("run", "status", "verify", "consumers", "cutover")),
 }
 

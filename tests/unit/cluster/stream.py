@@ -42,6 +42,9 @@ class Stream:
     purged: int = 0
     """Entries at the beginning that are gone."""
 
+    def exists(self) -> bool:
+        return self.config is not None
+
     def append(self, subject: str, data: bytes, last: int) -> Appended | WrongLast:
         if last != len(self.entries):
             return WrongLast(len(self.entries))
@@ -94,9 +97,13 @@ class FakeJetStream:
     def api(self, what: str, request: dict[str, Any], _seconds: float) -> dict[str, Any]:
         stream = self.stream
         if what.startswith("STREAM.CREATE."):
-            if stream.config is not None and stream.config != request:
+            if stream.config is not None:
+                if stream.config == request:
+                    return {"config": request}
                 raise ApiError("exists", 10058)
-            stream.config = request
+            stream.config = {key: held for key, held in request.items() if key != "first_seq"}
+            stream.purged = request.get("first_seq", 1) - 1
+            stream.entries = [("", b"")] * stream.purged
             return {"config": request}
         if stream.config is None:
             raise ApiError("no stream", 10059)

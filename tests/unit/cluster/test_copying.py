@@ -11,6 +11,7 @@ import pytest
 
 from ftstan.cluster.copying import Copy, CopyError, CopySource
 from ftstan.cluster.entry import Op, Operation, Position
+from ftstan.cluster.replica import BehindError
 from ftstan.nats.jetstream import Answer
 from ftstan.stores.interface import ClientInfo, ServerInfo, StoredAt, SubState
 from ftstan.wire.block import MsgBlock
@@ -356,6 +357,82 @@ def test_a_node_that_begins_anew_under_a_copy_is_no_node_whose_messages_expired(
     found = ours.file.read()
     assert found is not None
     assert found.at == Position(LOG)
+
+
+def damage(path: Path, data: bytes) -> None:
+    file = path / "store" / "foo" / "msgs.1.dat"
+    held = bytearray(file.read_bytes())
+    at = held.index(data)
+    held[at : at + 4] = b"rott"
+    file.write_bytes(held)
+
+
+@pytest.mark.parametrize("at", ["the start", "a read", "a read of the life before"])
+def test_a_damaged_channel_is_copied_anew_and_the_others_stay(
+    nodes: tuple[Life, Life], tmp_path: Path, at: str
+) -> None:
+    theirs, _ = nodes
+    fill(theirs)
+    (tmp_path / "c").mkdir()
+    before = Life(tmp_path / "c", 1)
+    run(copy(before, wire(theirs)))
+    before.kill()
+    damage(tmp_path / "c", b"data 2000" if at == "the start" else b"data 1000")
+    ours = Life(tmp_path / "c", 2)
+    if at != "the start":
+        assert ours.replica.damaged == frozenset()
+        ours.replica.channels[FOO].store.read(1000, 1000, 1 << 20)
+    assert ours.replica.damaged == {FOO}
+    with pytest.raises(BehindError, match=r'channel "foo" is damaged on this node'):
+        ours.replica.check_sound(FOO)
+    if at == "a read of the life before":
+        ours.replica.checkpoint()
+        ours.kill()
+        # No start finds it without reading everything.
+        ours = Life(tmp_path / "c", 3)
+        assert ours.replica.store.quarantined == []
+        found = ours.file.read()
+        assert found is not None
+        ours.replica.found_damaged = found.damaged
+    assert ours.replica.damaged == {FOO}
+    made = copy(ours, wire(theirs))
+    run(made)
+    assert state(ours) == state(theirs)
+    assert made.messages == 2000
+    assert ours.replica.damaged == frozenset()
+    found = ours.file.read()
+    assert found is not None
+    assert found.damaged == frozenset()
+    ours.kill()
+
+
+def test_a_second_server_with_the_same_id_is_no_node_whose_messages_expired(
+    nodes: tuple[Life, Life], tmp_path: Path
+) -> None:
+    theirs, ours = nodes
+    made, road = begun(theirs, ours)
+    (tmp_path / "twin").mkdir()
+    twin = Life(tmp_path / "twin", 1)
+    other = wire(twin).source
+    # It has heard the question for the manifest, too, and follows: with no messages yet.
+    first = next(asked for asked in road.asked if asked["want"] == "manifest")
+    assert other.answer(json.dumps(first).encode())[0] == 0
+    road.source = other
+    with pytest.raises(CopyError, match="knows nothing of that copy"):
+        run(made)
+    twin.kill()
+
+
+def test_messages_that_a_node_lacks_did_not_expire(
+    nodes: tuple[Life, Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = nodes
+    made, _ = begun(theirs, ours)
+    store = theirs.replica.channels[BAR].store
+    read = store.read
+    monkeypatch.setattr(store, "read", lambda first, most, size: read(first + 1, most, size))
+    with pytest.raises(CopyError, match="lacks message"):
+        run(made)
 
 
 @pytest.mark.parametrize("how", ["forsake", "doubt", "empty"])

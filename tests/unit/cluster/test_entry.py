@@ -119,7 +119,7 @@ def test_operations_come_back_as_they_were(operations: list[Operation]) -> None:
 
 
 def test_server_information_messages_and_events_come_back() -> None:
-    info = ServerInfo("c", "d", "p", "s", "u", "x", "y", "z")
+    info = ServerInfo("c", "d", "p", "s", "u", "x", "y", "z", encrypted=True)
     block = MsgBlock()
     block.append(3, b"foo", b"reply", b"data", 17)
     block.append(4, b"foo", b"", b"", 18)
@@ -136,6 +136,9 @@ def test_server_information_messages_and_events_come_back() -> None:
         )
     )
     assert found[0].argument == info
+    # That payloads are encrypted is no part of what is compared.
+    assert isinstance(found[0].argument, ServerInfo)
+    assert found[0].argument.encrypted
     messages = found[1].argument
     assert isinstance(messages, MsgBlock)
     assert bytes(messages) == bytes(block)

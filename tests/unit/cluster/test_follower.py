@@ -15,7 +15,7 @@ from ftstan.cluster.copying import CopyError
 from ftstan.cluster.entry import Entry, Kind, Position
 from ftstan.cluster.follower import Follower, Stage
 from ftstan.cluster.log import LogLostError, ReplicatedLog, settings
-from ftstan.cluster.replica import HoleError
+from ftstan.cluster.replica import BehindError, HoleError
 from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, YIELD_S, Silence
 from ftstan.cluster.time import LeaderClock
 from ftstan.nats.jetstream import Answer
@@ -64,6 +64,8 @@ class FakeReplica:
     unsound: bool = False
     emptied: int = 0
     hole_at: int = 0
+    damaged: frozenset[bytes] = frozenset()
+    seeds: bool = False
 
     def take(self, entry: Entry, at: Position) -> None:
         if at.sequence == self.hole_at:
@@ -339,6 +341,55 @@ def test_a_node_with_data_ends_where_the_stream_is_gone_or_another_one(
         Node(stream, "b", time, at).run(5.0)
 
 
+def test_a_cluster_is_founded_from_a_datastore_by_all_its_founders(time: Time) -> None:
+    stream = Stream(None)
+    seeded = Node(stream, "a", time, Position(LOG, 1))
+    seeded.replica.seeds = True
+    fresh = Node(stream, "b", time)
+    # Not while a founder is away.
+    seeded.js.reports = [said(fresh.follower.report())]
+    seeded.run(5.0)
+    assert not stream.exists()
+    # A founder without data leaves it to the one with the datastore.
+    fresh.js.reports = [
+        said(seeded.follower.report()),
+        said(report("c", Position(b""), 0, leads=False)),
+    ]
+    fresh.run(5.0)
+    assert not stream.exists()
+    assert fresh.follower.trouble == "node a makes the log from its datastore"
+    seeded.js.reports.append(said(report("c", Position(b""), 0, leads=False)))
+    seeded.run(1.0)
+    assert stream.exists()
+    assert seeded.follower.report().seeds is False
+    seeded.js.reports = []
+    seeded.run(20.0)
+    assert seeded.was_elected()
+    assert seeded.log.at.sequence == 2
+    # Nobody reads the log without what came before it.
+    fresh.js.reports = []
+    fresh.run(5.0)
+    assert fresh.stage() is Stage.COPYING
+
+
+def test_two_datastores_found_no_cluster_and_none_joins_another_log(time: Time) -> None:
+    stream = Stream(None)
+    one = Node(stream, "a", time, Position(LOG, 1))
+    other = Node(stream, "b", time, Position(bytes(16), 1))
+    for node, beside in ((one, other), (other, one)):
+        node.replica.seeds = True
+        node.js.reports = [
+            said(beside.follower.report()),
+            said(report("c", Position(b""), 0, leads=False)),
+        ]
+    one.run(5.0)
+    assert not stream.exists()
+    assert one.follower.trouble == "there is no log, and node b has data of one"
+    stream.config = settings("cid", bytes(16))
+    with pytest.raises(LogLostError, match="has a log already"):
+        one.run(1.0)
+
+
 def test_a_cluster_is_founded_by_all_its_founders_and_by_nobody_beside_data(
     time: Time,
 ) -> None:
@@ -498,6 +549,54 @@ def test_a_node_behind_the_purge_keeps_what_it_has_until_another_one_is_copied(
     # From now on its store holds nothing for certain, and it says so.
     assert node.follower.report().sequence == 0
     assert not node.was_elected()
+
+
+def test_a_node_with_damage_copies_from_another_one_and_does_not_lead_before(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    node.replica.damaged = frozenset((b"foo",))
+    # The log has everything, and the leader is silent.
+    node.run(20.0)
+    assert node.stage() is Stage.COPYING
+    assert not node.was_elected()
+    assert 'channel "foo" is damaged on this node; no node answers' in node.follower.trouble
+    FakeCopy.at = first.log.at
+    FakeCopy.chosen.clear()
+
+    class Healing(FakeCopy):
+        def step(self) -> Position | None:
+            node.replica.damaged = frozenset()
+            return self.at
+
+    monkeypatch.setattr(module, "Copy", Healing)
+    node.js.reports = [said(report("b", first.log.at, 0, leads=False))]
+    node.run(1.0, beats=first)
+    assert (FakeCopy.chosen, node.stage()) == (["b"], Stage.FOLLOWING)
+    node.js.reports = []
+    node.run(20.0)
+    assert node.was_elected()
+
+
+def test_a_node_whose_store_refuses_an_entry_for_damage_does_not_end(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "c", time)
+    node.run(2.0, beats=first)
+    first.log.append(b"x")
+
+    def refuse(_entry: Entry, _at: Position) -> None:
+        raise BehindError("the local store refused what the log has")
+
+    monkeypatch.setattr(node.replica, "take", refuse)
+    with pytest.raises(BehindError):
+        node.run(2.0, beats=first)
+    node.replica.damaged = frozenset((b"foo",))
+    node.run(2.0, beats=first)
+    assert node.stage() is Stage.COPYING
 
 
 def test_a_stream_that_was_put_back_is_read_on_without_a_copy(stream: Stream, time: Time) -> None:

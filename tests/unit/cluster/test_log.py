@@ -320,3 +320,19 @@ def test_a_leader_whose_unanswered_append_was_purged_behind_another_ends() -> No
     other.purge(3)
     with pytest.raises(FencedError, match="does not lead any more"):
         log.append(b"a's")
+
+
+def test_a_log_whose_copies_elect_is_told_from_one_that_does_not_answer() -> None:
+    stream = stream_of()
+    log = node(stream)
+    lead(log, "a")
+    config, stream.config = stream.config, None
+    entry = next(log.pieces(Kind.BATCH, b"one")).encode()
+    assert (log.attempt(entry), log.is_leaderless) == (False, True)
+    stream.config = config
+    stream.faults.append("dropped")
+    assert (log.attempt(entry), log.is_leaderless) == (False, False)
+    stream.config = None
+    assert not log.attempt(entry)
+    stream.config = config
+    assert (log.attempt(entry), log.is_leaderless) == (True, False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.base.errors import RefusedError
 from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.beats import Report
@@ -78,7 +79,7 @@ def made(access: Access, limits: StoreLimits | None = None) -> tuple[Node, Clust
     # With another server's login none is looked up.
     options = ServerOptions(nats_servers=("nats://h:1",), limits=limits or StoreLimits())
     node: Any = Node(options)
-    cluster = node.cluster = ClusterNode(node, cast("Any", None), access, ())
+    cluster = node.cluster = ClusterNode(node, cast("Any", None), access, (), cast("Any", None))
     return node, cluster
 
 
@@ -144,3 +145,25 @@ def test_a_node_without_which_nobody_could_lead_is_not_removed(
             assert around.ended == ([0] if node == "a" else [])
 
     asyncio.run(remove())
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "is_leaderless", "is_heard"),
+    [(2.0, False, True), (4.0, False, False), (4.0, True, True), (13.0, True, False)],
+)
+def test_a_leader_that_waits_is_silent_but_not_while_copies_of_the_log_elect(
+    waits_s: float, is_leaderless: bool, is_heard: bool
+) -> None:
+    async def well() -> bool:
+        access: Any = Access(None)
+        access._log = SimpleNamespace(is_leaderless=is_leaderless)
+        made_node: Any
+        made_node, cluster = made(access)
+        made_node.clock = ManualClock()
+        made_node.clock.advance(100.0)
+        since = made_node.clock.mono() - waits_s
+        made_node.plane.serving = SimpleNamespace(batch_since=since)
+        made_node.protection = SimpleNamespace(may_beat=True)
+        return cluster._is_well()
+
+    assert asyncio.run(well()) == is_heard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,7 +33,7 @@ from ftstan.wire.block import MsgBlock, SubEvents
 from tests.filenode import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LOG = bytes(range(16))
@@ -56,24 +57,29 @@ def events(*happened: tuple[str, int, int]) -> SubEvents:
 class Life:
     """One life of a node on a directory; ``kill`` leaves it as a killed process does."""
 
-    def __init__(self, path: Path, epoch: int) -> None:
+    def __init__(self, path: Path, epoch: int, slice_max_msgs: int = 0) -> None:
         store = path / "store"
         store.mkdir(exist_ok=True)
         self.root = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
+        self.file = CheckpointFile(str(path / "log"), str(store))
+        found = self.file.read()
         self.store = FileStore(
             *(LocalDisk(), self.root, Owner(epoch), ManualClock()),
-            FileStoreOptions(sync=False),
+            FileStoreOptions(
+                sync=False,
+                slice_max_msgs=slice_max_msgs,
+                replayed=True,
+                replayed_before=found is not None and found.ends,
+            ),
         )
         limits = Limits(StoreLimits())
         self.store.set_limits(limits)
-        self.file = CheckpointFile(str(path / "log"), str(store))
         self.replica = Replica(
             *(self.store, self.store.recover(), limits),
             node_id="a",
             file=self.file,
             store_id="id",
         )
-        found = self.file.read()
         at = found.at if found is not None else Position(LOG)
         self.replica.start_at(at, 0)
         self.at = at
@@ -117,10 +123,17 @@ def lives(tmp_path: Path) -> Iterator[list[Life]]:
         life.kill()
 
 
-def live(lives: list[Life], path: Path) -> Life:
+def live(
+    lives: list[Life],
+    path: Path,
+    slice_max_msgs: int = 0,
+    killed: Callable[[], None] = lambda: None,
+) -> Life:
+    """The next life of the node. ``killed``: what happens to its files in between."""
     if lives:
         lives[-1].kill()
-    lives.append(Life(path, len(lives) + 1))
+    killed()
+    lives.append(Life(path, len(lives) + 1, slice_max_msgs))
     return lives[-1]
 
 
@@ -196,25 +209,102 @@ def test_a_hole_is_an_error_and_the_store_can_be_filled_anew(
     assert life.messages() == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_a_power_cut_took_from_behind_the_checkpoint_is_missed_when_the_log_brings_it_again(
+def zero(path: Path, start: int, end: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + bytes(len(data[start:end])) + data[end:])
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def cut_both(dat: Path, size: int, idx: Path, entries: int) -> None:
+    cut(dat, size)
+    cut(idx, entries)
+
+
+#: What a power cut may leave of what was not synced. ``dat`` and ``idx`` are the files of the slice
+#: that the checkpoint knows, whole up to ``size`` and ``entries``.
+POWER_CUTS: dict[str, Callable[[Path, int, Path, int], None]] = {
+    "nothing was lost": lambda _dat, _size, _idx, _entries: None,
+    "the messages are zeros": lambda dat, size, _idx, _entries: zero(dat, size, 1 << 20),
+    "the messages are gone": lambda dat, size, _idx, _entries: cut(dat, size),
+    "the messages end within one": lambda dat, size, _idx, _entries: cut(dat, size + 4000),
+    "a page is zeros": lambda dat, size, _idx, _entries: zero(dat, size + 4096, size + 8192),
+    "bytes are wrong": lambda dat, size, _idx, _entries: zero(dat, size + 40, size + 43),
+    "the index is gone": lambda _dat, _size, idx, entries: cut(idx, entries),
+    "the index has a page of zeros": lambda _dat, _size, idx, entries: zero(
+        idx, entries + 4096, entries + 8192
+    ),
+    "both are gone": cut_both,
+}
+
+
+@pytest.mark.parametrize("way", POWER_CUTS)
+@pytest.mark.parametrize("slices", [0, 300])
+def test_what_a_power_cut_took_from_behind_the_checkpoint_comes_again_from_the_log(
+    lives: list[Life], tmp_path: Path, way: str, slices: int
+) -> None:
+    life = live(lives, tmp_path, slices)
+    bodies = [encode_operations([Operation(Op.PUBLISH, FOO, block(1, 500))])]
+    bodies += [
+        encode_operations([Operation(Op.PUBLISH, FOO, block(first, first + 49))])
+        for first in range(501, 2001, 50)
+    ]
+    life.body(bodies[0])
+    life.replica.checkpoint()
+    directory = tmp_path / "store" / "foo"
+    dat = max(directory.glob("msgs.*.dat"))
+    idx = dat.with_suffix(".idx")
+    sizes = dat.stat().st_size, idx.stat().st_size
+    for body in bodies[1:]:
+        life.body(body)
+    life.store.tick(0)
+    life = live(lives, tmp_path, slices, lambda: POWER_CUTS[way](dat, sizes[0], idx, sizes[1]))
+    assert life.replica.refused == {}
+    assert life.at.sequence == 1
+    for body in bodies[1:]:
+        life.body(body)
+    assert life.messages() == list(range(1, 2001))
+    assert life.store.quarantined == []
+    life.replica.checkpoint()
+    life = live(lives, tmp_path, slices)
+    assert life.at.sequence == len(bodies)
+    assert life.messages() == list(range(1, 2001))
+
+
+def test_a_channel_that_no_checkpoint_knows_comes_again_from_the_log(
     lives: list[Life], tmp_path: Path
 ) -> None:
     life = live(lives, tmp_path)
-    life.batch(Operation(Op.PUBLISH, FOO, block(1, 5)))
-    files = [tmp_path / "store" / "foo" / name for name in ("msgs.1.dat", "msgs.1.idx")]
-    sizes = [file.stat().st_size for file in files]
-    life.batch(Operation(Op.PUBLISH, FOO, block(6, 9)))
-    # The record of what was confirmed is synced, the messages are not.
-    life.store.tick(0)
+    life.batch(Operation(Op.CLIENT_NEW, b"me", ClientInfo(b"me", b"inbox")))
+    life.replica.checkpoint()
+    body = encode_operations([Operation(Op.PUBLISH, FOO, block(1, 500))])
+    life.body(body)
+    dat = tmp_path / "store" / "foo" / "msgs.1.dat"
+    life = live(lives, tmp_path, killed=lambda: zero(dat, 100, 103))
+    assert life.replica.refused == {}
+    life.body(body)
+    assert life.messages() == list(range(1, 501))
+
+
+def test_what_a_server_without_a_cluster_has_stored_is_not_taken_back(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    life.body(encode_operations([Operation(Op.PUBLISH, FOO, block(1, 5))]))
+    life.replica.checkpoint()
     life.kill()
-    for file, size in zip(files, sizes, strict=True):
-        os.truncate(file, size)
-    lives.clear()
-    lives.append(Life(tmp_path, 2))
-    life = lives[-1]
-    assert life.replica.channels[FOO].store.last == 9
-    with pytest.raises(HoleError, match="message 6 is missing in the local store"):
-        life.replica.apply([Operation(Op.PUBLISH, FOO, block(1, 9))], Position(LOG, 1))
+    root = os.open(tmp_path / "store", os.O_RDONLY | os.O_DIRECTORY)
+    store = FileStore(*(LocalDisk(), root, Owner(2), ManualClock()), FileStoreOptions())
+    (channel,) = store.recover().channels
+    channel.append(block(6, 9))
+    assert store.commit() == {}
+    store.tick(0)
+    store.abandon()
+    os.close(root)
+    lives[:] = [Life(tmp_path, 3)]
+    assert lives[0].messages() == list(range(1, 10))
 
 
 def test_another_message_than_the_log_has_is_not_thrown_away(
@@ -293,6 +383,23 @@ def test_a_datastore_older_than_its_checkpoint_is_found_out(tmp_path: Path) -> N
     assert not file.is_marked(newer)
     (store / "cluster.mark").unlink()
     assert not file.is_marked(newer)
+
+
+def test_a_word_about_a_datastore_does_not_vouch_for_it(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    file = CheckpointFile(str(tmp_path / "log"), str(tmp_path / "store"))
+    older = Checkpoint("id", Position(LOG, 5, 1, 1, "a"), 5)
+    file.write(older)
+    mark = (tmp_path / "store" / "cluster.mark").read_bytes()
+    now = replace(older, at=Position(LOG, 9, 1, 1, "a"), clean=True)
+    file.write(now)
+    # Somebody puts an older copy of the datastore back.
+    (tmp_path / "store" / "cluster.mark").write_bytes(mark)
+    file.amend(replace(now, clean=False, damaged=frozenset((FOO,))))
+    found = file.read()
+    assert found is not None
+    assert (found.clean, found.damaged) == (False, {FOO})
+    assert not file.is_marked(found)
 
 
 def test_nodes_that_were_added_and_removed_are_in_the_checkpoint(

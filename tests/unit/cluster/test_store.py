@@ -90,6 +90,7 @@ def test_a_leader_that_was_replaced_commits_nothing_and_confirms_nothing(leader:
     assert leader.life.messages() == []
     with pytest.raises(FencedError):
         leader.store.confirm()
+    assert leader.log.is_replaced
 
 
 def test_silence_is_no_proof(leader: Leader) -> None:
@@ -169,3 +170,25 @@ def test_purges_and_deletions_are_in_the_log_on_return(leader: Leader) -> None:
     checkpoint = leader.life.file.read()
     assert checkpoint is not None
     assert checkpoint.at == leader.log.at
+
+
+def test_a_leader_that_meets_damage_does_not_read_on_behind_it(
+    leader: Leader, tmp_path: Path
+) -> None:
+    store = leader.store
+    channel = store.create_channel(FOO, NO_LIMITS)
+    channel.append(block(1, 100))
+    store.commit()
+    file = tmp_path / "store" / "foo" / "msgs.1.dat"
+    held = bytearray(file.read_bytes())
+    at = held.index(b"data 50")
+    held[at : at + 4] = b"rott"
+    file.write_bytes(held)
+    assert channel.read(1, 49, 1 << 20) is not None
+    leader.life.replica.checkpoint()
+    with pytest.raises(BehindError, match=r'channel "foo" is damaged on this node'):
+        channel.read(50, 100, 1 << 20)
+    # It ends without a word more, and the next start knows.
+    found = leader.life.file.read()
+    assert found is not None
+    assert found.damaged == {FOO}

@@ -162,7 +162,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Nodes]:
     """The watchers of the play that runs."""
     found: list[Nodes] = []
 
-    def watchers(*words: Any) -> Nodes:
+    def watchers(*words: Any, clustered: bool) -> Nodes:
+        assert not clustered
         found.append(Nodes(*words))
         return found[-1]
 

@@ -47,6 +47,14 @@ def test_a_short_scenario_means_a_pair_and_the_usual_load() -> None:
     assert (step.kind, step.node, step.expect) == ("kill", "active", Expect.TAKEOVER)
 
 
+def test_a_cluster_has_three_nodes_and_needs_no_group() -> None:
+    scenario = read("clustered: true\nfaults: [kill, stop, pause, switchover]\n", "short.yaml")
+    assert scenario.clustered
+    assert [member.name for member in scenario.members] == ["a", "b", "c"]
+    third = "  - name: c\n    monitor: http://c:8222\nclustered: true\nfaults: [switchover]\n"
+    assert read(REMOTE_HEAD.replace("group: g\n", "") + third, "s.yaml").group == ""
+
+
 def test_everything_can_be_said() -> None:
     scenario = read(
         """\
@@ -99,6 +107,11 @@ volume_mib: 128
         ("faults: [kill]\nrepeat: 0\n", 's.yaml:2:1: "repeat" must be 1 to 10000'),
         ("faults: [kill]\nrepeat: often\n", 's.yaml:2:1: "repeat" must be a whole number'),
         ("faults: [kill]\nnodes: 1\n", "s.yaml:2:1: a group has 2 to 9 nodes"),
+        (
+            "clustered: yes\nfaults: [kill, unlink-lock]\n",
+            's.yaml:2:16: "unlink-lock" is for groups, not for clusters',
+        ),
+        ("clustered: true\nnodes: 5\nfaults: [kill]\n", "s.yaml:2:1: a cluster has 3 nodes"),
         (
             "faults: [kill]\nnodes: [a, a]\n",
             "s.yaml:2:1: a group has two nodes or more, each with a name of its own",
@@ -242,9 +255,10 @@ def test_an_inventory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 def test_every_fault_has_a_drill_of_its_own_that_is_shipped() -> None:
     drills = {scenario.name: scenario for scenario in catalogue.shipped()}
     here = {kind for kind in KINDS if not KINDS[kind].remote}
-    assert here | {"mixed", "production", "hosts"} == set(drills)
+    assert here | {"mixed", "production", "hosts", "cluster"} == set(drills)
     assert all({step.kind for step in drills[kind].steps} == {kind} for kind in here)
     assert {step.kind for step in drills["hosts"].steps} == set(KINDS) - here
+    assert all(KINDS[step.kind].clusters for step in drills["cluster"].steps)
     assert all(scenario.text for scenario in drills.values())
 
 

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ftstan.base.disk import Space
 from ftstan.base.errors import NatsError, StoreError
 from ftstan.base.histogram import Histogram
-from ftstan.base.states import Lag, NodeState, NodeStatus, Phase, Recovery
+from ftstan.base.states import Clustering, ClusterRole, Lag, NodeState, NodeStatus, Phase, Recovery
 from ftstan.broker.views import CensusRow, ChannelRow, ClientRow, Counters, SubRow
 from ftstan.config.options import ChannelLimits, MonitorOptions, StoreLimits
 from ftstan.front.listener import FrontStatus
@@ -139,6 +139,15 @@ def figures() -> NodeFigures:
     )
 
 
+LEADS = replace(
+    SERVES,
+    state=NodeState.CLUSTERED,
+    role=ClusterRole.LEADER,
+    serving=True,
+    clustering=Clustering("leading", "a", 12, 10, 12, copies=3, epoch=7),
+)
+
+
 @dataclass
 class FakeViews:
     values: dict[str, object] = field(default_factory=lambda: json.loads(ACTIVE))
@@ -207,7 +216,7 @@ class FakeViews:
         await asyncio.Event().wait()
 
     async def figures(self) -> NodeFigures:
-        return figures()
+        return replace(figures(), status=self.how)
 
     async def channel_subs(self, names: Sequence[bytes]) -> list[tuple[bytes, SubRow]]:
         return [(name, SUB) for name in names]
@@ -758,7 +767,7 @@ def promtool(text: str) -> tuple[int, str]:
 
 def test_who_asks_for_open_metrics_gets_them() -> None:
     accept = "application/openmetrics-text; version=1.0.0"
-    answer = ask(FakeViews(), "/metrics", accept=accept)
+    answer = ask(FakeViews(how=LEADS), "/metrics", accept=accept)
     assert answer.headers["Content-Type"].startswith(accept)
     parse: Callable[[str], Iterator[prometheus_client.Metric]] = open_metrics
     found = {family.name for family in parse(unchunked(answer))}
@@ -766,13 +775,27 @@ def test_who_asks_for_open_metrics_gets_them() -> None:
 
 
 def test_every_metric_of_the_list_is_exported_with_its_type_and_labels() -> None:
-    found = families(unchunked(ask(FakeViews(), "/metrics")))
+    found = families(unchunked(ask(FakeViews(how=LEADS), "/metrics")))
     for metric in METRICS.values():
         family = found[metric.name]
         assert family.type == metric.kind, metric.name
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels), metric.name
     assert {name for name in found if name.startswith("ftstan_")} == set(METRICS)
+
+
+def test_the_epoch_of_a_node_of_a_cluster_is_that_of_the_log() -> None:
+    follows = replace(LEADS, role=ClusterRole.FOLLOWER, serving=False)
+    for how, epoch in ((LEADS, 7), (follows, 0)):
+        found = families(unchunked(ask(FakeViews(how=how), "/metrics")))
+        assert found["ftstan_epoch"].samples[0].value == epoch
+        assert found["ftstan_holder_epoch"].samples[0].value == 7
+        assert found["ftstan_cluster_entry"].samples[0].value == 12
+        assert ("ftstan_cluster_copies" in found) == bool(epoch)
+    assert ask(FakeViews(how=follows), "/standby").status.split()[1] == "200"
+    assert ask(FakeViews(how=follows), "/readyz").status.split()[1] == "200"
+    stuck = replace(follows, clustering=Clustering("copying", "b", trouble="no node answers"))
+    assert ask(FakeViews(how=stuck), "/standby").status.split()[1] == "503"
 
 
 def test_channels_beyond_the_configured_number_are_one_series() -> None:

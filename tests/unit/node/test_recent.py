@@ -23,6 +23,7 @@ class Node:
         self.looks = 0
         self.how = STANDALONE
         self.group = None
+        self.cluster = None
         self.clock = SimpleNamespace(
             mono=lambda: self.now, wall_ns=lambda: round(self.now * 1e9) + 1_000_000_000
         )

@@ -137,6 +137,11 @@ def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[s
     return numbers, wrong
 
 
+def index_numbers(names: list[tuple[str, bool]]) -> list[int]:
+    """Numbers of the slices that have an index, out of a listing."""
+    return [int(i[1]) for name, is_dir in names if not is_dir and (i := _IDX.match(name))]
+
+
 def _is_dat(name: str) -> bool:
     return name.startswith("msgs.") and name.endswith(".dat")
 

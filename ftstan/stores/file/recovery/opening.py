@@ -1,7 +1,8 @@
 """Opening the channels of a datastore after it has become ours: read in several threads, settled in
 one.
 
-Reading a channel unlinks the temporaries of former owners and changes nothing else. Settling cuts,
+Reading a channel unlinks the temporaries of former owners, takes back what is replayed, and changes
+nothing else. Settling cuts,
 copies and writes ``confirmed.bin``; it happens in the order of the names, on the thread that owns
 the store.
 """
@@ -106,6 +107,11 @@ def read_channel(
     # Unlink, then list: a former owner's late link finds no source, so what is not listed now never
     # will be.
     judging.remove_temporaries(env, dirfd)
+    if env.options.replayed:
+        # Late: nodes of clusters alone need it.
+        from ftstan.stores.file.recovery.rolling_back import roll_back  # noqa: PLC0415
+
+        roll_back(env, slog.name, dirfd)
     names = disk.listdir(dirfd)
     while True:
         try:
@@ -322,7 +328,8 @@ def truth(env: FileEnv, slog: SliceLog) -> Confirmed:
         sequence=top.last if top else 0,
         valid_length=top.end if top else 0,
         last=slog.last,
-        synced=env.options.sync,
+        synced=env.options.sync or env.options.replayed,
+        replayed=env.options.replayed,
     )
 
 
@@ -332,7 +339,7 @@ def news(
     """What ``confirmed.write_all`` is to write: where the file is not as far as the log."""
     found = []
     for file, slog in items:
-        if slog.ends_ahead and not env.owner.mixed:
+        if slog.ends_ahead and not (env.owner.mixed or env.options.replayed):
             # A successor believes an index that is confirmed under an epoch of no mixed group.
             continue
         now = truth(env, slog)
@@ -343,7 +350,9 @@ def news(
 
 def _wanted(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
     if written is not None:
-        return not written.says(now)
+        return not written.says(now) or written.replayed != now.replayed
+    if now.replayed:
+        return now.last > 0
     # A store of the original has no such file, and needs none before we write to the channel.
     return now.last > now.sequence or (now.sequence > 0 and now.slice_number >= env.owner.ours_from)
 
@@ -366,7 +375,8 @@ def _agree(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> None:
     reach the new one.
     """
     now = truth(env, slog)
-    if not _wanted(env, now, file.written):
+    if env.options.replayed or not _wanted(env, now, file.written):
+        # What is replayed is not true before the next ``sync_all``.
         return
     with file.told_once(slog):
         file.replace(slog.dirfd, now)

@@ -41,6 +41,7 @@ _MAGIC = b"FTSTCNF1"
 _BODY = struct.Struct("<QQqQQQI")
 _CRC = struct.Struct("<I")
 _UNSYNCED = 1
+_REPLAYED = 2
 
 #: Channels whose file is open at the same time while a second's worth of them is written.
 _AT_ONCE = 64
@@ -52,7 +53,8 @@ class Confirmed:
 
     ``last`` is the channel's last sequence: at or above ``sequence``, higher where messages were
     found missing at the end, whose numbers are not given out again. ``synced`` is false if the
-    server ran without syncs: then a power cut may have taken back what is said here.
+    server ran without syncs: then a power cut may have taken back what is said here. ``replayed``:
+    what lies behind it comes again from elsewhere.
     """
 
     epoch: int
@@ -61,6 +63,7 @@ class Confirmed:
     valid_length: int
     last: int
     synced: bool = True
+    replayed: bool = False
 
     def says(self, other: Confirmed) -> bool:
         """Whether both say the same of the log, whoever wrote them."""
@@ -81,7 +84,7 @@ def encode(confirmed: Confirmed, count: int) -> bytes:
         confirmed.sequence,
         confirmed.valid_length,
         confirmed.last,
-        0 if confirmed.synced else _UNSYNCED,
+        (0 if confirmed.synced else _UNSYNCED) | (_REPLAYED if confirmed.replayed else 0),
     )
     return (_MAGIC + _CRC.pack(zlib.crc32(body)) + body).ljust(_SLOT_SIZE, b"\0")
 
@@ -97,7 +100,11 @@ def decode(data: bytes) -> Confirmed | None:
         if _CRC.unpack_from(slot, len(_MAGIC))[0] != zlib.crc32(body):
             continue
         epoch, count, number, sequence, length, last, flags = _BODY.unpack(body)
-        confirmed = Confirmed(epoch, number, sequence, length, last, not flags & _UNSYNCED)
+        confirmed = Confirmed(
+            *(epoch, number, sequence, length, last),
+            synced=not flags & _UNSYNCED,
+            replayed=bool(flags & _REPLAYED),
+        )
         found.append((epoch, count, confirmed))
     return max(found, key=lambda item: item[:2])[2] if found else None
 
@@ -158,6 +165,9 @@ class ConfirmedFile:
         self._replaced = False
         try:
             self._env.disk.pwrite(fd, encode(confirmed, count), count % 2 * _SLOT_SIZE)
+            if confirmed.replayed:
+                # The next start goes back to it, and what was before comes from nowhere again.
+                self._env.disk.fdatasync(fd)
         finally:
             # A network file system may refuse only now what was written.
             self._env.disk.close(fd)
@@ -171,6 +181,8 @@ class ConfirmedFile:
         try:
             yield
         except OSError as error:
+            if self._env.options.replayed:
+                raise
             text = (
                 f'channel "{show(slog.name)}": {NAME} cannot be written: {error.strerror or error}'
             )
@@ -190,8 +202,9 @@ def write_all(env: FileEnv, items: Iterable[tuple[ConfirmedFile, SliceLog, Confi
     """Write ``(file, log, what is true)`` of many channels: a few confirms for all of them.
 
     What each says must have been durable before this call. A file that storage refuses is passed
-    over, told once, and is due again next time: nothing that was acknowledged depends on it. Raises
-    ``FencedError``.
+    over, told once, and is due again next time: nothing that was acknowledged depends on it; but
+    where the store is replayed, ``OSError`` passes, since the next start goes back to what stands
+    there. Raises ``FencedError``.
     """
     pending = list(items)
     for start in range(0, len(pending), _AT_ONCE):
