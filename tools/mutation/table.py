@@ -46,7 +46,9 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "ftstan.ft.warm": ("ft/test_warm.py",),
     "ftstan.ft.watch": ("ft/test_watch.py", "ft/test_lock_attempt.py"),
     "ftstan.stores.file.recovery.damage": ("stores/test_recovery_damage.py",),
-    "ftstan.stores.file.recovery.foreign_writes": ("stores/test_foreign_writes.py",),
+    "ftstan.stores.file.recovery.foreign_writes": (
+        *("stores/test_follow.py", "stores/test_foreign_writes.py"),
+    ),
     "ftstan.stores.file.recovery.judging": (
         *("stores/test_recovery_damage.py", "stores/test_foreign_writes.py"),
         *("stores/test_index_durable.py", "stores/test_exhausted.py", "stores/test_slices.py"),
