@@ -30,7 +30,9 @@ from tools.mutation.table import JUDGES
 
 
 def _judge_all(chosen: list[Mutant], workers: int) -> list[Verdict]:
-    """Judge them, so many modules at a time. Raises ``RuntimeError``."""
+    """Judge them, so many modules at a time; a module whose tests fail without any change has no
+    verdicts.
+    """
     by_module: dict[str, list[Mutant]] = {}
     for mutant in chosen:
         by_module.setdefault(mutant.module, []).append(mutant)
@@ -46,11 +48,13 @@ def _judge_all(chosen: list[Mutant], workers: int) -> list[Verdict]:
             [sys.executable, "-m", "tools.mutation", "--judge", module, str(file)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{module}: judging failed\n{done.stdout}")
+            print(f"{module:<44} could not be judged\n{done.stdout}", flush=True)
+            return []
         found = [
             Verdict(row["module"], row["change"], Fate(row["fate"]))
             for row in map(json.loads, file.with_suffix(".done").read_text().splitlines())
@@ -71,7 +75,10 @@ def _row(name: str, verdicts: list[Verdict]) -> str:
 
 
 def main() -> int:
-    """Draw, judge and print. Returns 1 if fewer than nine in ten of a package were killed."""
+    """Draw, judge and print.
+
+    Returns 1 if fewer than nine in ten of a package were killed, or some could not be judged.
+    """
     parser = argparse.ArgumentParser(description="mutants that the quick tests must kill")
     parser.add_argument("--count", type=int, default=300, help="mutants that are drawn (300)")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (1)")
@@ -96,7 +103,7 @@ def main() -> int:
     print(f"{len(chosen)} of {len(every)} mutants, drawn with seed {words.seed}\n")
     print(f"{'':<44} {'all':>5} {'killed':>7} {'timed out':>9} {'survived':>8}", flush=True)
     verdicts = _judge_all(chosen, words.workers)
-    return _report(verdicts)
+    return _report(verdicts) or int(len(verdicts) < len(chosen))
 
 
 def _report(verdicts: list[Verdict]) -> int:

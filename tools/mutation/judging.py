@@ -26,6 +26,8 @@ PLACE = ROOT / "build" / "mutation"
 
 #: Processor seconds that a mutant may take beyond five times those of the module as it is.
 _PATIENCE_S = 20
+#: Seconds after which a test that waits for something has failed, on a machine that is busy.
+_HANGS_S = 600
 #: Exit status of a child that did not get as far as its tests; pytest's own are below 10.
 _UNFIT = 77
 #: inspect.CO_NEWLOCALS: the code is a function's, not a class's.
@@ -136,7 +138,17 @@ def judge(module: str, tests: list[str], work: Path) -> list[Verdict]:
 
     Raises ``RuntimeError`` if the tests fail without any change, or a mutant cannot be run.
     """
-    options = ["-q", "-x", "-p", "no:xdist", "--timeout", "120", "--tb=no", "-p", "no:randomly"]
+    options = [
+        "-q",
+        "-x",
+        "-p",
+        "no:xdist",
+        "--timeout",
+        str(_HANGS_S),
+        "--tb=no",
+        "-p",
+        "no:randomly",
+    ]
     log = work.with_suffix(".log")
     if pytest.main(["--collect-only", "-qq", *options, *tests]) != 0:
         raise RuntimeError(f"{module}: its tests cannot be collected")

@@ -145,3 +145,20 @@ def test_what_an_owner_said_of_its_end_is_why_its_successor_took_over(
     cause: Cause, left: Ending, text: str
 ) -> None:
     assert why_taken(cause, 6, left) == text
+
+
+def test_a_record_that_was_changed_or_lies_in_another_slot_proves_nothing() -> None:
+    data = bytearray(encode_slot(RECORD))
+    assert decode_slot(bytes(data), 4) is None
+    data[-1] ^= 1
+    assert decode_slot(bytes(data), 3) is None
+    assert decode_slot(bytes(encode_slot(RECORD))[:-1], 3) is None
+    # A filler is of a higher epoch than its slot, and no record is of a lower one.
+    assert decode_slot(encode_slot(replace(RECORD, epoch=9)), 3) == replace(RECORD, epoch=9)
+    assert decode_slot(encode_slot(replace(RECORD, epoch=2)), 3) is None
+
+
+def test_what_only_a_later_release_knows_is_read_as_unknown() -> None:
+    assert Cause(250) is Cause.UNKNOWN
+    assert Ending(250) is Ending.UNSAID
+    assert Ending.DRAIN.describe()

@@ -18,6 +18,7 @@ from ftstan.ft.handover import (
     Took,
     decode,
     encode,
+    part_bytes,
     split_keys,
 )
 
@@ -117,3 +118,24 @@ def test_what_was_answered_is_known_when_every_part_of_that_owner_has_come() -> 
     assert taken.is_whole
     assert taken.counts() == {b"one": 1, b"two": 1}
     assert taken.successor == "B"
+
+
+def test_keys_are_divided_into_parts_that_fit_and_a_long_one_has_a_part_of_its_own() -> None:
+    ten = [b"%010d" % n for n in range(5)]
+    assert split_keys(ten, 24) == [ten[:2], ten[2:4], ten[4:]]
+    assert split_keys(ten, 23) == [[key] for key in ten]
+    long = b"x" * 100
+    assert split_keys([long, *ten[:2], long], 24) == [[long], ten[:2], [long]]
+    assert split_keys([], 24) == [[]]
+
+
+def test_a_part_leaves_room_for_all_else_in_what_nats_carries() -> None:
+    assert part_bytes(1 << 20) == PART_BYTES
+    assert part_bytes(8 << 10) == 3 << 10
+    assert part_bytes(4 << 10) == part_bytes(0) == 0
+
+
+def test_what_is_larger_than_nats_carries_is_no_message() -> None:
+    padding = b" " * ((1 << 20) - len(encode(LEAVING)))
+    assert decode(encode(LEAVING) + padding) == LEAVING
+    assert decode(encode(LEAVING) + padding + b" ") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import TYPE_CHECKING
 
@@ -49,3 +50,15 @@ def test_storage_that_refuses_is_told(tmp_path: Path) -> None:
     (tmp_path / "ft.paused.node-a").mkdir()
     with pytest.raises(StoreError, match="the pause of node-a cannot be removed"):
         end_pause(disk, root, "node-a")
+
+
+def test_a_pause_that_storage_does_not_keep_or_show_is_told() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/store")
+    root = disk.open_dir("/store")
+    disk.fail_next("fsync", errno.EIO)
+    with pytest.raises(StoreError, match="the pause of node-a cannot be kept"):
+        keep_pause(disk, root, "node-a", "paused by me")
+    disk.fail_next("stat", errno.EIO)
+    with pytest.raises(StoreError, match="the pause of node-a cannot be looked for"):
+        is_paused(disk, root, "node-a")

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from ftstan.ft.subjects import (
     Released,
+    control_subject,
     decode_released,
     encode_released,
     group_subject,
     heartbeat_subject,
+    question_subject,
 )
 
 RELEASED = Released(server_id="S1", epoch=3, store_id=bytes(range(16)))
@@ -23,6 +25,8 @@ FIELDS = {"type": "released", "server": "S1", "epoch": 3, "store": bytes(range(1
 def test_heartbeats_use_the_original_subject_and_our_own_messages_another() -> None:
     assert heartbeat_subject("test-cluster", "g1") == "_STAN.ft.test-cluster.g1"
     assert group_subject("test-cluster", "g1") == "_FTSTAN.ft.test-cluster.g1"
+    assert control_subject("test-cluster", "S1") == "_FTSTAN.ctl.test-cluster.S1"
+    assert question_subject("test-cluster") == "_FTSTAN.ctl.test-cluster.who"
 
 
 @given(

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from ftstan.base.errors import ConfigError
 from ftstan.base.ratelimit import RateLimit
-from ftstan.ft.timing import FtTiming, spread
+from ftstan.config.options import FtOptions
+from ftstan.config.units import MILLISECOND, SECOND
+from ftstan.ft.timing import FtTiming, spread, timing_of
 
 
 @given(st.integers(), st.floats(0.001, 100), st.sampled_from([0.1, 0.2]))
@@ -61,3 +63,23 @@ def test_after_a_long_quiet_time_the_line_comes_at_once_again() -> None:
     assert limit.allow(now + 60 + 121)
     assert limit.allow(now + 60 + 122)
     assert not limit.allow(now + 60 + 123)
+
+
+@pytest.mark.parametrize(("is_network", "poll"), [(False, 0.05), (True, 0.5)])
+def test_intervals_are_the_operators_and_polls_are_slower_on_network_storage(
+    poll: float, *, is_network: bool
+) -> None:
+    said = FtOptions(hb_interval=2 * SECOND, hb_missed_interval=3 * SECOND, steal_after=90 * SECOND)
+    timing = timing_of(said, is_network=is_network)
+    assert timing == FtTiming(2.0, 3.0, poll, steal_after=90.0)
+    chosen = timing_of(FtOptions(poll_interval=20 * MILLISECOND), is_network=is_network)
+    assert chosen.poll_interval == 0.02
+
+
+@pytest.mark.parametrize(
+    "name", ["hb_interval", "poll_interval", "first_listen", "try_deadline", "look_interval"]
+)
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_every_interval_is_longer_than_zero_and_ends(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"ft: {name} must be longer than zero"):
+        FtTiming(**{name: value})

@@ -186,6 +186,21 @@ def test_messages_that_our_index_names_and_the_data_ends_before_are_damage(
     assert new.channel().last == 3
 
 
+def test_a_slice_of_ours_without_a_message_names_nothing_below_another_one() -> None:
+    tree: Tree = {
+        "foo": None,
+        "foo/subs.dat": VERSION,
+        "foo/msgs.1.dat": VERSION,
+        "foo/msgs.1.idx": index_of(range(1, 10)),
+    }
+    put(tree, 2, range(1, 4))
+    disk = fresh()
+    disk.add_tree("/store", tree)
+    node = Node(disk, Owner(2))
+    assert (node.store.quarantined, node.channel().last) == ([], 3)
+    assert shown(node) == names("x", 1, 2, 3)
+
+
 def test_an_index_of_another_file_names_nothing_of_this_one() -> None:
     node = written(b"a", b"b")
 
