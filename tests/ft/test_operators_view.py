@@ -297,8 +297,7 @@ def test_a_key_is_rotated_without_a_restart_and_the_former_one_counts_for_a_whil
     by_copy = ("--key-file", str(copy))
     by_dir = ("--dir", str(stage.store))
     _, before = key(nats, "show", *by_dir)
-    status, told = key(nats, "rotate", *by_dir, "--grace", "8s")
-    rotated = time.monotonic()
+    status, told = key(nats, "rotate", *by_dir, "--grace", "1h")
     assert status == 0, told
     _, after = key(nats, "show", *by_dir)
     assert before.split()[1] != after.split()[1]
@@ -307,8 +306,10 @@ def test_a_key_is_rotated_without_a_restart_and_the_former_one_counts_for_a_whil
     # Both count, at both members, at once.
     assert operator.ft("pause", "node-b", *by_dir).status == 0
     assert operator.ft("resume", "node-b", *by_copy).status == 0
-    if time.monotonic() - rotated > 8:
-        pytest.fail("too slow a machine for the grace")
+    # A time that ends.
+    copy.write_bytes((stage.store / KEY_NAME).read_bytes())
+    status, told = key(nats, "rotate", *by_dir, "--grace", "3s")
+    assert status == 0, told
     until(lambda: operator.ft("resume", "node-b", *by_copy).status == 1, "the end of the grace")
     refused = operator.ft("resume", "node-b", *by_copy)
     assert "is not sealed with this group's key" in refused.err
