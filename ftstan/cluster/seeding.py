@@ -79,14 +79,9 @@ def seed(directory: str, log_path: str, node: str, owner: StoreOwner, clock: Clo
     store.close()
     assert owner.present is not None
     at = Position(os.urandom(INCARNATION_SIZE), _FIRST)
-    file.write(
-        Checkpoint(
-            *(owner.present.store_id.hex(), at, _FIRST),
-            ends=store.are_ends_known,
-            seeds=True,
-            clean=True,
-        )
-    )
+    # Not that every channel says how far it was synced: a server without a cluster may still be
+    # started here, and make others.
+    file.write(Checkpoint(owner.present.store_id.hex(), at, _FIRST, seeds=True, clean=True))
     return _told(recovered, info, node, _FIRST)
 
 

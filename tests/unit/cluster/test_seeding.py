@@ -77,7 +77,7 @@ def test_a_datastore_becomes_a_nodes_and_is_one_no_more_with_everything_in_it(al
     found = file.read()
     assert found is not None
     assert (found.at.sequence, found.at.epoch, found.at.crc) == (1, 0, 0)
-    assert (found.seeds, found.ends, found.clean, found.unsound) == (True, True, True, False)
+    assert (found.seeds, found.ends, found.clean, found.unsound) == (True, False, True, False)
     assert file.is_marked(found)
     assert (alone / "cluster.id").read_text() == "a\n"
     assert contents(alone) == before
