@@ -26,7 +26,12 @@ from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.stores.encryption.ring import ring_of
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
-from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
+from ftstan.stores.file.tools.changing import (
+    leave_as_stopped,
+    rewrite,
+    source_of,
+    start_and_stop,
+)
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names
 from ftstan.stores.file.tools.rekeying import rekey_store
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
@@ -78,7 +83,7 @@ def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterato
 def handover(arguments: argparse.Namespace) -> int:
     """Leave what an original server would have written."""
 
-    def leave(owner: StoreOwner) -> None:
+    def leave(_env: FileEnv, owner: StoreOwner) -> None:
         # Of one channel alone the others are as they were: with slices that former owners of ours
         # may have open.
         if arguments.channel is None:
@@ -134,8 +139,12 @@ def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | Non
     return ring_of(options, {} if path else os.environ)
 
 
-def _stay(_owner: StoreOwner) -> None:
-    """The store is ours as before."""
+def _stop(env: FileEnv, _owner: StoreOwner) -> None:
+    """Leave what a clean stop leaves: by it the next start notices an original server's writes.
+
+    Raises ``FtstanError``.
+    """
+    leave_as_stopped(env)
 
 
 def _rewrite(
@@ -143,7 +152,7 @@ def _rewrite(
     label: str,
     work: Work,
     counted: str,
-    last: Callable[[StoreOwner], None] = _stay,
+    last: Callable[[FileEnv, StoreOwner], None] = _stop,
 ) -> int:
     def all_of_it(env: FileEnv, only: bytes | None, advance: Callable[[int], None]) -> Changed:
         return rewrite(env, work, only=only, max_bytes=arguments.slice_bytes, progress=advance)
@@ -156,9 +165,9 @@ def _change(
     label: str,
     work: Callable[[FileEnv, bytes | None, Callable[[int], None]], Changed],
     counted: str,
-    last: Callable[[StoreOwner], None] = _stay,
+    last: Callable[[FileEnv, StoreOwner], None] = _stop,
 ) -> int:
-    """``last``: what is recorded when all is done."""
+    """``last``: how the store is left when all is done."""
     with _owned(arguments) as owned:
         env = owned.env
         only = _only(arguments, env)
@@ -168,7 +177,7 @@ def _change(
                 total += sum(s.dat_size for s in files.all)
         with progress(label, total, shown=arguments.output == "table") as advance:
             rows = work(env, only, advance)
-        last(owned.owner)
+        last(env, owned.owner)
     if arguments.output == "json":
         print_json({"channels": [{"name": text_of(name), counted: count} for name, count in rows]})
     else:

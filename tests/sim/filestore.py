@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import FencedError
 from ftstan.config.limits import Limits
-from ftstan.ft.epoch import Activation, claim
+from ftstan.ft.epoch import Activation, claim, claim_next
+from ftstan.ft.epoch_records import Cause
 from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.survey import survey_store
 from ftstan.stores.file.env import FileStoreOptions
@@ -78,6 +79,20 @@ class SimOwner:
         self._take()
         if self.activation.epoch != before + 1:
             raise FencedError("taken")
+
+    def leave_to_original(self) -> None:
+        """As ``StoreOwner`` does it."""
+        left = survey_store(self._disk, self._root)
+        self.confirm()
+        self.activation = claim_next(
+            self._disk,
+            self._root,
+            self.activation,
+            clock=self._clock,
+            cause=Cause.TOOL,
+            left=left,
+        )
+        self._confirmer = Confirmer(self._disk, self._root, self.activation)
 
 
 def open_file_store(

@@ -5,7 +5,9 @@ They can be run again.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,13 +18,14 @@ from ftstan.base.errors import DamageError
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import rewriting
-from ftstan.stores.file.tools.changing import rewrite, source_of
+from ftstan.stores.file.tools.changing import leave_as_stopped, rewrite, source_of
 from ftstan.stores.file.tools.repairing import Repair, make_plan
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from ftstan.stores.file.tools.verifying import DefectKind
 from ftstan.wire.block import MsgBlock
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.sim.filestore import SimOwner, open_file_store
+from tests.sim.ft.gopeer import append, find_end
 from tests.sim.gojudge import go_judge
 from tests.sim.history import STORE, Shape, run_history
 from tests.sim.model import Model, Violation
@@ -54,17 +57,26 @@ def grown(seed: int, kills: int = 4, *, purges: bool = False) -> tuple[SimDisk, 
 
 
 def run(disk: SimDisk, work: Work, max_bytes: int = 2500) -> None:
-    """The tool on the store."""
-    rewrite(env_of(disk), work, max_bytes=max_bytes)
+    """The tool on the store, to its end."""
+    owner, env = opened(disk)
+    rewrite(env, work, max_bytes=max_bytes)
+    if work is hand_over_channel:
+        owner.leave_to_original()
+    else:
+        leave_as_stopped(env)
 
 
 def env_of(disk: SimDisk) -> FileEnv:
     """What a tool opens the store with."""
+    return opened(disk)[1]
+
+
+def opened(disk: SimDisk) -> tuple[SimOwner, FileEnv]:
     clock = ManualClock()
     root = disk.open_dir(STORE)
     options = FileStoreOptions()
     owner = SimOwner(disk, root, clock)
-    return FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial))
+    return owner, FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial))
 
 
 def check(disk: SimDisk, model: Model) -> None:
@@ -179,6 +191,82 @@ def test_a_compaction_that_dies_at_any_call_loses_nothing_and_can_be_run_again()
         )
         > 50
     )
+
+
+# ---- an original server behind a tool
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Original:
+    """An original server on the store, started again when it was killed."""
+
+    disk: SimDisk
+    acked: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
+
+    def serve(self, life: int, *, killed_at: int = 0) -> int:
+        """Publish two batches to each channel; returns how many storage calls that took."""
+
+        def hook(number: int, _name: str, _arguments: tuple[object, ...]) -> None:
+            if number == killed_at:
+                raise Killed
+
+        process = SimDisk(self.disk.volume)
+        process.on_call = hook
+        with contextlib.suppress(Killed):
+            root = process.open_dir(STORE)
+            for name, is_dir in sorted(process.listdir(root)):
+                if is_dir:
+                    folder = process.open_dir_at(root, name)
+                    for batch in range(2):
+                        self._publish(process, folder, name.encode(), b"%d.%d" % (life, batch))
+        process.kill()
+        return process.calls
+
+    def _publish(self, process: SimDisk, folder: int, channel: bytes, data: bytes) -> None:
+        crc = records.Crc()
+        number, last = find_end(process, folder)
+        if number:
+            block = MsgBlock()
+            block.append(last + 1, channel, b"", data, 2_000_000_000)
+            append(process, folder, number, block, crc)
+            self.acked.setdefault(channel, {})[last + 1] = block.payload(0)
+
+
+def kill_an_original_behind(work: Work, seed: int, stride: int) -> int:
+    """Kill it at every ``stride``-th call, start it again, then open the store; returns how often.
+
+    Raises ``Violation`` if what it has acknowledged is not served.
+    """
+    disk, model = grown(seed, kills=4)
+    run(disk, work)
+    calls = Original(disk.crash(process_only=True)).serve(1)
+    met = 0
+    for call in range(1 + seed % stride, calls + 1, stride):
+        original = Original(disk.crash(process_only=True))
+        original.serve(1, killed_at=call)
+        original.serve(2)
+        rng = Random(f"{seed} {call}")
+        left = original.disk.crash(rng, rng.choice(MODES), process_only=rng.random() < 0.5)
+        store = open_file_store(left, ManualClock())
+        refused = store.recover().refused
+        store.abandon()
+        if refused:
+            raise Violation(f"quarantined [seed={seed}, call={call}]: {refused}")
+        for channel, acked in original.acked.items():
+            expected = {**model.channels[channel].fixed, **acked}
+            found, _ = served(left.crash(process_only=True), channel)
+            if not expected.items() <= found.items():
+                raise Violation(f"gone [seed={seed}, call={call}]: {channel!r}")
+            met += 1
+    return met
+
+
+@pytest.mark.parametrize("work", [hand_over_channel, compact_channel])
+def test_nothing_that_an_original_acknowledged_behind_a_tool_is_lost_when_it_was_killed(
+    work: Work,
+) -> None:
+    assert sum(kill_an_original_behind(work, seed, stride=5) for seed in range(3)) > 10
 
 
 # ---- repair
@@ -344,6 +432,15 @@ def test_removing_the_old_slices_from_the_top_is_caught(monkeypatch: pytest.Monk
     )
     with pytest.raises(Violation, match=r"gone|nothing at or after"):
         die_in_many("unlink")
+
+
+def test_a_store_that_is_not_left_to_the_original_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SimOwner, "leave_to_original", lambda _self: None)
+    with pytest.raises(Violation, match=r"gone|quarantined"):
+        for seed in range(3):
+            kill_an_original_behind(hand_over_channel, seed, stride=1)
 
 
 def put_unsynced(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -> None:

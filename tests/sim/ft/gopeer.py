@@ -52,7 +52,7 @@ def interlude(group: Group, rng: Random, *, may_crash: bool = False) -> int:
 
 def _publish(group: Group, disk: SimDisk, folder: int, channel: bytes, rng: Random) -> int:
     crc = records.Crc(group.shape.options.crc_polynomial)
-    number, last = find_end(disk, folder, crc)
+    number, last = find_end(disk, folder)
     if not number:
         return 0
     block = MsgBlock()
@@ -87,7 +87,7 @@ def append(disk: SimDisk, folder: int, number: int, block: MsgBlock, crc: record
         disk.close(fd)
 
 
-def find_end(disk: SimDisk, folder: int, crc: records.Crc) -> tuple[int, int]:
+def find_end(disk: SimDisk, folder: int) -> tuple[int, int]:
     """Number of the highest slice, and the last sequence that its index names.
 
     Zeros if there is no slice.
@@ -101,6 +101,7 @@ def find_end(disk: SimDisk, folder: int, crc: records.Crc) -> tuple[int, int]:
         fd = disk.open(folder, f"msgs.{number}.idx", os.O_RDONLY)
         index = disk.pread(fd, disk.fstat(fd).size, records.VERSION_SIZE)
         disk.close(fd)
-        if last := records.scan_index(index, crc).last:
-            return max(numbers), last
+        # Wherever it says that the record is: what an original was killed over stays in between.
+        if entries := len(index) // records.INDEX_SIZE:
+            return max(numbers), records.entry(index, entries - 1)[0]
     return max(numbers), 0

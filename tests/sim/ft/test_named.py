@@ -813,7 +813,7 @@ def paused_in_a_write_while_an_original_appends(
                 successor.close()
             others[0].kill()
             folder = others[1].open_dir_at(others[1].open_dir(STORE), "foo")
-            number, last = find_end(others[1], folder, crc)
+            number, last = find_end(others[1], folder)
             assert last == 2
             append(others[1], folder, number, message(3, _ORIGINALS), crc)
 

@@ -60,6 +60,20 @@ def start_and_stop(env: FileEnv, *, inherited: bool = True) -> list[str]:
     return quarantined
 
 
+def leave_as_stopped(env: FileEnv) -> None:
+    """Leave a rewritten store as a clean stop does, so that the next start reads only what was
+    changed since, and knows that somebody without an epoch, an original server, has changed it.
+
+    Raises ``FtstanError``.
+    """
+    # Not inherited: ``rewrite`` has ended every slice that a former owner may have open.
+    if quarantined := start_and_stop(env, inherited=False):
+        raise DamageError(
+            f"damaged channels: {', '.join(quarantined)}",
+            hint="run: ftstanctl store verify, then ftstanctl store repair",
+        )
+
+
 def rewrite(
     env: FileEnv,
     work: Work,
@@ -71,7 +85,8 @@ def rewrite(
     """Make every file exact, then let ``work`` rewrite the slices of each channel, or of ``only``
     that one.
 
-    Returns the channels with what ``work`` said. Raises ``OSError`` and ``FtstanError``; what was
+    Returns the channels with what ``work`` said. The checkpoint is gone then: unless the store is
+    handed over, ``leave_as_stopped`` comes last. Raises ``OSError`` and ``FtstanError``; what was
     finished stays.
     """
     if quarantined := start_and_stop(env):
