@@ -417,7 +417,7 @@ def bridge(argv: Sequence[str] | None = None) -> int:
 
 def in_full(words: Sequence[str]) -> list[str]:
     """The words with the short form of a command written out."""
-    if words[:1] == ["sub"] and words[1:2] and words[1] in SUBSCRIPTION_VERBS:
+    if len(words) > 1 and words[0] == "sub" and words[1] in SUBSCRIPTION_VERBS:
         # A channel of such a name is read with: ftstanctl sub -- ls.
         return ["subscription", *words[1:]]
     return list(words)
