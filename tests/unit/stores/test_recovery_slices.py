@@ -5,6 +5,8 @@ what is said of the others, and when the channel is quarantined.
 from __future__ import annotations
 
 import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -348,18 +350,17 @@ def test_channels_that_take_long_are_read_side_by_side_where_there_are_processor
 ) -> None:
     clock = ManualClock()
     pools: list[int] = []
-    pool = opening.ThreadPoolExecutor
 
     def counted(most: int, name: str) -> Any:
         pools.append(most)
-        return pool(most, name)
+        return ThreadPoolExecutor(most, name)
 
     def read(item: int) -> int:
         clock.advance(seconds)
         return 2 * item
 
     monkeypatch.setattr(opening, "ThreadPoolExecutor", counted)
-    monkeypatch.setattr(opening.os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
     env = cast("Any", SimpleNamespace(clock=clock, options=SimpleNamespace(parallel_recovery=1)))
     found = list(opening._each(env, read, range(200), parallel=True))
     assert found == [2 * n for n in range(200)]
