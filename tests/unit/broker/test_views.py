@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +21,9 @@ from ftstan.stores.memory import MemoryChannel
 from ftstan.wire.subjects import Subjects
 from tests.compat.driver import SECOND, SUBJECTS, Driver
 
+if TYPE_CHECKING:
+    from ftstan.broker.state import Channel
+
 
 @pytest.fixture
 def driver() -> Driver:
@@ -33,7 +37,7 @@ def driver() -> Driver:
     return made
 
 
-def channel_of(driver: Driver, name: bytes = b"foo"):
+def channel_of(driver: Driver, name: bytes = b"foo") -> Channel:
     return managing.find_channel(driver.broker, name)
 
 
@@ -137,7 +141,7 @@ def test_limits_of_channels_hold_for_operators_too() -> None:
 )
 def test_a_channel_without_numbers_left_is_named(last: int, next_sub_id: int, said: str) -> None:
     store = SimpleNamespace(last=last, next_sub_id=next_sub_id)
-    found = exhausted(store)  # type: ignore[arg-type]
+    found = exhausted(store)
     assert said in found
     assert bool(said) == bool(found)
 

@@ -109,12 +109,10 @@ def test_beside_an_active_original_somebody_must_have_served_from_the_directory(
     *, served: bool
 ) -> None:
     found = GroupStore()
-    assert not found.must_be_served
     found.seen(b"", served=served)
-    assert not found.is_wrong
+    assert (found.must_be_served, found.is_wrong) == (False, False)
     found.heard_original("GOPEER")
-    assert found.must_be_served
-    assert found.is_wrong is not served
+    assert (found.must_be_served, found.is_wrong) == (True, not served)
     if not served:
         assert (
             'serverID "GOPEER" of an original server is active in this group, but the directory '

@@ -12,7 +12,6 @@ import pytest
 
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import StoreError
-from ftstan.ft import modes
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.modes import check_modes, cure, make_directories
 from ftstan.ft.survey import SERVER_NAME
@@ -47,7 +46,7 @@ def check(
 
 
 def running_as(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
-    monkeypatch.setattr(modes.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
 
 
 def test_missing_directories_are_made_with_those_above_them(tmp_path: Path) -> None:

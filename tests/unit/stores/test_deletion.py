@@ -282,6 +282,57 @@ def test_an_intent_that_could_not_be_taken_back_is_taken_back_later() -> None:
     assert intents(disk) == []
 
 
+def test_nothing_is_stored_in_a_channel_while_its_deletion_may_come_back() -> None:
+    """A crash of the storage may show the intent again, and the next start would delete the channel
+    with all that was acknowledged since.
+    """
+    disk, node = with_channels()
+    state = {"fsyncs": 0, "refuse": True}
+
+    def refuse(_call: int, name: str, arguments: tuple[object, ...]) -> None:
+        state["fsyncs"] += name == "fsync"
+        if state["refuse"] and (
+            (name == "fsync" and state["fsyncs"] == 2)
+            or (name == "unlink" and not str(arguments[-1]).startswith("tmp."))
+        ):
+            raise OSError(errno.EIO, "refused")
+
+    disk.on_call = refuse
+    with pytest.raises(StoreError):
+        node.store.delete_channel(b"foo")
+    failed = node.put(b"refused")
+    assert "its deletion was refused by storage and cannot be taken back yet" in failed[b"foo"].text
+    assert node.put(b"another", channel=b"bar") == {}
+    state["refuse"] = False
+    assert node.put(b"stored") == {}
+    assert intents(disk) == []
+    for mode in CrashMode:
+        after = node.successor(disk.crash(random.Random(1), mode))
+        assert after.sequences() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_start_that_storage_does_not_let_finish_a_deletion_goes_on_with_it_later() -> None:
+    disk, node = with_channels()
+    refusing = [True]
+
+    def refuse(_call: int, name: str, arguments: tuple[object, ...]) -> None:
+        if refusing[0] and name == "unlink" and str(arguments[-1]) == "msgs.2.dat":
+            raise OSError(errno.EIO, "refused")
+
+    disk.on_call = refuse
+    node.store.delete_channel(b"foo")
+    next_disk = disk.sibling()
+    next_disk.on_call = refuse
+    after = node.successor(next_disk)
+    assert list(after.channels) == [b"bar"]
+    with pytest.raises(StoreError, match="stan: channel is being deleted"):
+        after.channel()
+    refusing[0] = False
+    after.tick()
+    assert intents(disk) == []
+    assert after.put(b"new") == {}
+
+
 def test_a_removal_that_storage_refuses_goes_on_later_and_its_name_stays_taken() -> None:
     disk, node = with_channels()
     refusing = [True]

@@ -17,6 +17,7 @@ from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelEnd
 from ftstan.wire.block import MsgBlock
 from tests.sim.disk import CrashMode
+from tests.unit.stores.test_recovery_damage import contents_of
 from tests.unit.stores.test_slices import NO_LIMITS, Node, Owner, contents, fresh
 
 #: Two messages in a slice.
@@ -32,12 +33,12 @@ def sliced(count: int = 6) -> Node:
     return node.successor()
 
 
-def spoil(node: Node, *names: str) -> None:
-    """Put zeros into these files of the channel, behind their versions."""
+def spoil(node: Node, *names: str, size: int = 64) -> None:
+    """Put ``size`` zeros into these files of the channel, behind their versions."""
     folder = node.disk.open_dir("/store/foo")
     for name in names:
         fd = node.disk.open(folder, name, 2)
-        node.disk.pwrite(fd, bytes(64), 4)
+        node.disk.pwrite(fd, bytes(size), 4)
         node.disk.close(fd)
 
 
@@ -170,3 +171,14 @@ def test_a_start_ends_when_the_server_stops() -> None:
     )
     with pytest.raises(StoppedError):
         store.recover()
+
+
+@pytest.mark.parametrize(("size", "readable"), [(20, [1, 2, 4, 5, 6]), (64, [1, 2, 5, 6])])
+def test_where_data_and_index_are_lost_the_channel_is_quarantined_and_the_rest_is_read(
+    size: int, readable: list[int]
+) -> None:
+    node = sliced()
+    spoil(node, "msgs.2.idx")
+    spoil(node, "msgs.2.dat", size=size)
+    assert contents_of(node, b"foo") == readable
+    assert node.store.quarantined == ["foo"]

@@ -5,6 +5,8 @@ what is said of the others, and when the channel is quarantined.
 from __future__ import annotations
 
 import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +18,7 @@ from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.recovery import judging, opening
 from ftstan.wire.block import MsgBlock
-from tests.unit.stores.test_recovery_damage import TORN, contents_of, left_by, written
+from tests.unit.stores.test_recovery_damage import TORN, contents_of, left_by, record, written
 from tests.unit.stores.test_slices import Node, Owner, contents, fresh
 
 if TYPE_CHECKING:
@@ -348,18 +350,17 @@ def test_channels_that_take_long_are_read_side_by_side_where_there_are_processor
 ) -> None:
     clock = ManualClock()
     pools: list[int] = []
-    pool = opening.ThreadPoolExecutor
 
     def counted(most: int, name: str) -> Any:
         pools.append(most)
-        return pool(most, name)
+        return ThreadPoolExecutor(most, name)
 
     def read(item: int) -> int:
         clock.advance(seconds)
         return 2 * item
 
     monkeypatch.setattr(opening, "ThreadPoolExecutor", counted)
-    monkeypatch.setattr(opening.os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
     env = cast("Any", SimpleNamespace(clock=clock, options=SimpleNamespace(parallel_recovery=1)))
     found = list(opening._each(env, read, range(200), parallel=True))
     assert found == [2 * n for n in range(200)]
@@ -375,3 +376,44 @@ def test_an_index_that_goes_bad_while_the_channel_is_served_costs_no_message() -
     folder = new.disk.open_dir("/store/foo")
     new.disk.pwrite(new.disk.open(folder, "msgs.1.idx", 2), bytes(96), 4)
     assert contents_of(new, b"foo") == [1, 2, 3]
+
+
+# ---- quarantine
+# ------------------------------------------------------------------------------------------------
+
+
+def test_a_channel_whose_directory_was_renamed_is_read_as_it_is() -> None:
+    """Every record names another channel: nothing of it was lost, and nothing of it is served as
+    whole.
+    """
+    tree: Tree = {"foo": None}
+    put(tree, 1, range(1, 4))
+    tree = {name.replace("foo", "bar"): data for name, data in tree.items()}
+    disk = fresh()
+    disk.add_tree("/store", tree | {"bar/subs.dat": VERSION})
+    node = Node(disk, Owner(2))
+    assert node.store.quarantined == ["bar"]
+    assert contents_of(node, b"bar") == [1, 2, 3]
+
+
+def test_a_record_of_another_channel_is_damage_wherever_it_lies() -> None:
+    node = written(b"a")
+    stray = record(2, b"stray", b"other")
+
+    def change(tree: Tree) -> None:
+        tree["foo/msgs.1.dat"] = (tree["foo/msgs.1.dat"] or b"") + stray
+
+    new = node.successor(left_by(node, change))
+    assert (new.store.quarantined, contents_of(new, b"foo")) == (["foo"], [1])
+
+
+def test_slices_whose_data_are_no_files_hide_what_lies_behind_the_lowest_of_them() -> None:
+    tree: Tree = {"foo": None, "foo/subs.dat": VERSION}
+    put(tree, 1, range(1, 10))
+    for number, first in ((2, 6), (3, 4)):
+        tree[f"foo/msgs.{number}.dat"] = None
+        tree[f"foo/msgs.{number}.idx"] = index_of(range(first, first + 2))
+    disk = fresh()
+    disk.add_tree("/store", tree)
+    node = Node(disk, Owner(2))
+    assert (node.store.quarantined, contents_of(node, b"foo")) == (["foo"], [1, 2, 3])
