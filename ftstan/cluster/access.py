@@ -66,6 +66,8 @@ class ClusterAccess(OwnedAccess):
         self._leading: ClusterStore | None = None
         self._time = LeaderClock(context.clock)
         self._nodes = KnownNodes(self.log_path, self._founders(), self._changes)
+        self._is_whole = False
+        """Whether the store was closed with everything in it that this node has acknowledged."""
         self.source: CopySource | None = None
         """What other nodes copy this one's store from, once it is recovered."""
 
@@ -261,13 +263,24 @@ class ClusterAccess(OwnedAccess):
         if store is not None:
             try:
                 if self._replica is not None and self._replica.at.incarnation:
-                    # An append that nobody answered was not acknowledged to anybody either.
-                    is_whole = self._log is not None and not self._log.is_replaced
-                    self._replica.checkpoint(clean=is_whole)
+                    self._replica.checkpoint()
                 store.close()
+                # An append that nobody answered was not acknowledged to anybody either.
+                self._is_whole = self._log is not None and not self._log.is_replaced
             except StoreError as error:
                 log.error(f"{error.text}; what was acknowledged is in the log")
                 store.abandon()
         if self._log is not None:
             self._log.js.close()
         self._inner.close()
+
+    def note_last(self) -> None:
+        """Behind ``close``: nobody else was there to lead, so this store is the last word."""
+        if not self._is_whole:
+            return
+        try:
+            checkpoint = self._file.read()
+            if checkpoint is not None:
+                self._file.amend(replace(checkpoint, clean=True))
+        except StoreError as error:
+            log.error(error.text)

@@ -34,7 +34,8 @@ class Checkpoint:
     ``unsound``: what is in the store must go before it is filled. ``ends``: every channel of the
     store says how far it was synced. ``damaged``: channels that are to be filled anew.
     ``seeds``: the log does not exist yet, and this node may make it, behind what its store has.
-    ``clean``: the node has stopped, and its store has everything that it has ever applied.
+    ``clean``: the node has stopped, its store has everything that it has ever applied, and no other
+    node was there to lead after it.
     """
 
     store_id: str

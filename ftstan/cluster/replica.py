@@ -395,16 +395,15 @@ class Replica:
         """Whether the last checkpoint says all there is to say."""
         return self._written == self.at
 
-    def checkpoint(self, *, clean: bool = False) -> None:
+    def checkpoint(self) -> None:
         """Sync the store and say up to where it is complete. Raises ``BehindError``.
 
         Nothing is said of half a batch, nor of an unsound store: what was said before holds.
-        ``clean``: nothing comes behind it in this life.
         """
         if not (self._pieces or self.unsound):
-            self._record(unsound=False, clean=clean)
+            self._record(unsound=False)
 
-    def _record(self, *, unsound: bool, clean: bool = False) -> None:
+    def _record(self, *, unsound: bool) -> None:
         try:
             self.store.sync_all()
             seen = max(self.seen, self.at.sequence)
@@ -416,7 +415,6 @@ class Replica:
                     ends=ends,
                     damaged=self.damaged,
                     seeds=self.seeds,
-                    clean=clean,
                 )
             )
         except StoreError as error:

@@ -130,8 +130,8 @@ def leave(
         )
     if not not_last and not checkpoint.clean:
         raise RefusedError(
-            f"node {node} has not come to a clean stop",
-            hint="start it, wait until it leads, and stop the other nodes before it; or give "
+            f"node {node} was killed, or others could lead after it",
+            hint="start all nodes, wait until one leads, and stop that one last; or give "
             "--not-last",
         )
     store.set_server_info(replace(info, node_id=""))

@@ -451,6 +451,10 @@ class ClusterNode:
             # and would wait for an answer that does not come.
             async with asyncio.timeout(_FOLLOWED_S):
                 await self._followed.wait()
+        with contextlib.suppress(NatsError):
+            # Who follows may lead as soon as nobody looks.
+            if not (self._followed.is_set() or await self._ready()):
+                self._access.note_last()
         if self._node.hands_over:
             log.stream.info("finished leader stepdown actions")
 

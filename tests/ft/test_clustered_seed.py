@@ -63,6 +63,15 @@ def test_a_server_becomes_a_cluster_and_a_server_again(stage: Stage) -> None:
 
     # The way back: the node that leads is stopped last.
     others = [node for node in NODES if node != leader]
+    cluster.stop(leader)
+    where = (str(cluster.store(leader)), "--log-path", str(cluster.log(leader)))
+    refused = run("cluster", "leave", *where)
+    assert refused.status == 1
+    assert "others could lead after it" in refused.err
+    cluster.start(leader)
+    leader = cluster.leader(but=leader)
+    cluster.wait_until_level()
+    others = [node for node in NODES if node != leader]
     cluster.stop(*others)
     cluster.stop(leader)
     held = contents(cluster, leader)
