@@ -22,7 +22,7 @@ from ftstan.stores.file.recovery import damage, judging, quarantine
 from ftstan.stores.file.recovery.measure import Measured, measure
 from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.state import checkpoint, state_recovery
-from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
+from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of, read_confirmed
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -256,6 +256,10 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
         _hide(slog, reading.mark)
         subs.clamp(slog.last)
         file.written = truth(env, slog)
+        if not env.options.sync:
+            # A former owner that synced may have written it, and nothing says so but the file.
+            file.written = read_confirmed(env.fresh, slog.dirfd)
+            _agree(env, slog, file)
         return False
     wrong = [("subs.dat", f"{bad.words} at offset {bad.offset}") for bad in subs.damage]
     if subs.wrong:
@@ -343,7 +347,8 @@ def news(
 
 def _wanted(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
     if written is not None:
-        return not written.says(now)
+        # Before the first write without a sync: a power cut may take back what it would prove.
+        return not written.says(now) or (written.synced and not now.synced)
     # A store of the original has no such file, and needs none before we write to the channel.
     return now.last > now.sequence or (now.sequence > 0 and now.slice_number >= env.owner.ours_from)
 
