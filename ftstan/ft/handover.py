@@ -40,6 +40,9 @@ _MAX_SIZE: Final = 1 << 20
 _MAX_EPOCH: Final = 1 << 63
 _MAX_NAME: Final = 64
 _MAX_PARTS: Final = 1 << 12
+#: Bytes of publish keys, of all parts together, that a successor keeps at most: as many as of
+#: publishes. An owner that took more is not heard to the end, as if a part were lost.
+MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +246,12 @@ class TakenElsewhere:
         """Whether an original server has said since that it is active."""
         self._parts: dict[int, tuple[bytes, ...]] = {}
         self._count = 0
+        self._size = 0
 
     def add(self, took: Took) -> None:
-        """Note a part. Parts of another owner or another store are ignored."""
+        """Note a part. Ignored are parts of another owner or another store, what comes when all is
+        there, and what would be more than ``MOST_BYTES``.
+        """
         ours = self.leaving
         if (took.server_id, took.epoch, took.store_id) != (
             ours.server_id,
@@ -255,7 +261,12 @@ class TakenElsewhere:
             return
         if took.search != ours.search:
             return
+        # Whom the owner names is heard to the end: of two successors neither may use anything.
         self.successor = took.successor
+        size = sum(map(len, took.keys)) - sum(map(len, self._parts.get(took.part, ())))
+        if self.is_whole or self._size + size > MOST_BYTES:
+            return
+        self._size += size
         self._count = took.parts
         self._parts[took.part] = took.keys
 

@@ -131,7 +131,8 @@ class NodeMember:
             )
 
     async def pause(self, by: str) -> None:
-        """Hold back, also after a restart. Raises ``RefusedError`` on the active.
+        """Hold back, also after a restart. Raises ``RefusedError`` on the active, and on a member
+        that has the lock and is about to be it.
 
         Raises ``StoreError``: it holds back until its restart.
         """
@@ -139,6 +140,13 @@ class NodeMember:
             raise RefusedError(
                 "this server is active, and only a standby can be paused",
                 hint="run ftstanctl ft switchover first, then pause it",
+            )
+        if self._group().standby.state is NodeState.ACTIVE:
+            # Its pause would hold from the next start on, and nothing before that would show it.
+            raise RefusedError(
+                "this server is taking over, and only a standby can be paused",
+                hint="see ftstanctl ft status; when it serves, run ftstanctl ft switchover first, "
+                "then pause it",
             )
         self._group().pause()
         line = f"paused by {by or 'an operator'}"

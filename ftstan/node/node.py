@@ -54,6 +54,7 @@ from ftstan.node import duplicate_cluster_check
 from ftstan.node.context import EXIT_FENCED, Context
 from ftstan.node.dataplane import shown
 from ftstan.node.early import link_name
+from ftstan.node.handover_buffer import count_publishes
 from ftstan.node.member import NodeMember
 from ftstan.node.nopages import NoPages
 from ftstan.node.partitioning import Partitioning
@@ -408,8 +409,13 @@ class Node(Context):
         async with self.partitioning:
             recovered = await self.call(self._recover)
             came = await ahead() if ahead is not None else None
-            await self.partitioning.settled()
-            await self.call(lambda: self._open(recovered, came))
+            try:
+                await self.partitioning.settled()
+                await self.call(lambda: self._open(recovered, came))
+            except BaseException as error:
+                if came is not None:
+                    self._tell_unused(came, error)
+                raise
             if self.front is not None:
                 self.front.be_direct(on=True)
         for _ in range(round(_READY_S / 0.01)):
@@ -428,6 +434,18 @@ class Node(Context):
         log.stream.info(READY)
         if self.owner is not None:
             await self.call(self.owner.tidy)
+
+    def _tell_unused(self, came: BufferedPublishes, error: BaseException) -> None:
+        """Count what was kept during a hand-over, and is not answered because this server did not
+        open.
+        """
+        assert self.link is not None
+        if count := count_publishes(came.data, self.link.max_payload, came.rows):
+            self.unbridged += count
+            why = error.text if isinstance(error, FtstanError) else "the server stops"
+            log.stream.warning(
+                f"ft: {count} publishes that arrived during a hand-over are not answered: {why}"
+            )
 
     def _renew(self, options: LinkOptions) -> None:
         """Present ``options`` to NATS from the next connection on, whoever of us makes it."""

@@ -439,8 +439,7 @@ def test_a_store_that_is_not_left_to_the_original_is_caught(
 ) -> None:
     monkeypatch.setattr(SimOwner, "leave_to_original", lambda _self: None)
     with pytest.raises(Violation, match=r"gone|quarantined"):
-        for seed in range(3):
-            kill_an_original_behind(hand_over_channel, seed, stride=1)
+        sum(kill_an_original_behind(hand_over_channel, seed, stride=1) for seed in range(3))
 
 
 def put_unsynced(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -> None:

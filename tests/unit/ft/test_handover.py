@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftstan.ft import handover
 from ftstan.ft.handover import (
     PART_BYTES,
     Following,
@@ -139,3 +140,27 @@ def test_what_is_larger_than_nats_carries_is_no_message() -> None:
     padding = b" " * ((1 << 20) - len(encode(LEAVING)))
     assert decode(encode(LEAVING) + padding) == LEAVING
     assert decode(encode(LEAVING) + padding + b" ") is None
+
+
+def test_what_one_successor_keeps_of_the_parts_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handover, "MOST_BYTES", 10)
+    taken = TakenElsewhere(LEAVING)
+    taken.add(Took("A", 7, STORE, "B", 0, 3, (b"sixsix",)))
+    taken.add(Took("A", 7, STORE, "B", 0, 3, (b"seven__",)))
+    taken.add(Took("A", 7, STORE, "B", 1, 3, (b"three",)))
+    assert not taken.is_whole
+    assert taken.counts() == {b"seven__": 1}
+    taken.add(Took("A", 7, STORE, "B", 1, 3, (b"two",)))
+    taken.add(Took("A", 7, STORE, "B", 2, 3, ()))
+    assert taken.is_whole
+
+
+def test_nothing_is_added_to_what_is_whole_but_another_successor_is_heard() -> None:
+    taken = TakenElsewhere(LEAVING)
+    taken.add(Took("A", 7, STORE, "B", 0, 1, (b"one",)))
+    taken.add(Took("A", 7, STORE, "C", 1, 2, (b"two",)))
+    assert taken.is_whole
+    assert taken.counts() == {b"one": 1}
+    assert taken.successor == "C"

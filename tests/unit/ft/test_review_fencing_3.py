@@ -13,6 +13,8 @@ from ftstan.cli import ctl, store_end
 from ftstan.ft.epoch import SLICES_PER_EPOCH
 from ftstan.ft.epoch_records import SLOT_SIZE, encode_slot
 from ftstan.stores.file.log import records
+from ftstan.stores.file.recovery.damage import SAVED
+from ftstan.stores.file.tools import rekeying
 from ftstan.wire import codec
 from ftstan.wire.block import MsgBlock
 from tests.datastores import START, Serving, messages_of, serve, serving
@@ -177,3 +179,18 @@ def test_a_store_is_left_to_an_original_above_every_slice_that_it_has(tmp_path: 
     with serving(tmp_path) as node:
         assert payloads(node, NAME) == {1: b"a"}
         assert node.publish(NAME, b"b") == [2]
+
+
+def test_a_rekey_that_stood_still_removes_nothing_that_a_successor_has_saved(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path) as node:
+        node.publish(NAME, b"a")
+        saved = tmp_path / "foo" / f"{SAVED}1.msgs.1.dat.4"
+        saved.write_bytes(b"rest")
+        env = node.store._env
+        folder = env.disk.open_dir_at(env.root, "foo")
+        node.owner.lock.release()
+        with serving(tmp_path), pytest.raises(FencedError):
+            rekeying._remove_cuts(env, folder)
+    assert saved.read_bytes() == b"rest"

@@ -216,6 +216,31 @@ def test_without_syncs_it_proves_nothing() -> None:
     assert after.put(b"b") == {}
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_server_without_syncs_says_so_before_its_first_write(*, stopped: bool) -> None:
+    node = Node(fresh())
+    node.put(b"a")
+    tick(node)
+    if stopped:
+        node.store.close()
+    unsynced = Node(node.disk.sibling(), Owner(2), options=FileStoreOptions(sync=False))
+    there = said(unsynced.disk)
+    assert there is not None
+    assert not there.synced
+    assert there.sequence == 1
+    # The power takes the data of what comes within a second, and leaves its entry.
+    before = unsynced.disk.tree("/store")
+    unsynced.put(b"b")
+    after = unsynced.disk.tree("/store")
+    cut = {
+        name: before.get(name, b"\1\0\0\0") if name.endswith(".dat") else data
+        for name, data in after.items()
+    }
+    disk = fresh()
+    disk.add_tree("/store", cut)
+    assert Node(disk, Owner(3)).store.quarantined == []
+
+
 def hidden() -> Node:
     """A slice that seals at sequence 2, though 3 was confirmed in the slice below it."""
     node = Node(fresh())

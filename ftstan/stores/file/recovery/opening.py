@@ -23,7 +23,7 @@ from ftstan.stores.file.recovery import damage, judging, quarantine
 from ftstan.stores.file.recovery.measure import Measured, measure
 from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.state import checkpoint, state_recovery
-from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
+from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of, read_confirmed
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -262,6 +262,10 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
         _hide(slog, reading.mark)
         subs.clamp(slog.last)
         file.written = truth(env, slog)
+        if not env.options.sync:
+            # A former owner that synced may have written it, and nothing says so but the file.
+            file.written = read_confirmed(env.fresh, slog.dirfd)
+            _agree(env, slog, file)
         return False
     wrong = [("subs.dat", f"{bad.words} at offset {bad.offset}") for bad in subs.damage]
     if subs.wrong:
@@ -350,6 +354,9 @@ def news(
 
 def _wanted(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
     if written is not None:
+        if written.synced and not now.synced:
+            # Before the first write without a sync: a power cut may take back what it would prove.
+            return True
         return not written.says(now) or written.replayed != now.replayed
     if now.replayed:
         return now.last > 0

@@ -201,6 +201,9 @@ def _remove_cuts(env: FileEnv, dirfd: int) -> None:
     stored.
     """
     cuts = [x for x, is_dir in env.disk.listdir(dirfd) if x.startswith(SAVED) and not is_dir]
+    if cuts:
+        # What a successor has saved since is all that is left of what it cut.
+        env.owner.confirm()
     for name in cuts:
         env.disk.unlink(dirfd, name)
     if cuts:

@@ -1,0 +1,63 @@
+"""What a member refuses when operators ask it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ftstan.base.errors import RefusedError
+from ftstan.base.states import NodeState
+from ftstan.node.handover_buffer import BufferedPublishes
+from ftstan.node.member import NodeMember
+from ftstan.node.node import Node
+
+
+def test_a_member_that_has_the_lock_and_is_not_active_yet_is_not_paused() -> None:
+    paused: list[str] = []
+    standby = SimpleNamespace(state=NodeState.ACTIVE)
+    group = SimpleNamespace(standby=standby, pause=lambda: paused.append("paused"))
+    node = SimpleNamespace(role=NodeState.STANDBY, group=group)
+    member = NodeMember(cast("Any", node), cast("Any", None), cast("Any", None))
+    with pytest.raises(RefusedError, match="is taking over"):
+        asyncio.run(member.pause("me"))
+    assert paused == []
+
+
+def test_publishes_that_were_kept_are_counted_when_the_server_does_not_open(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    kept = BufferedPublishes(b"MSG p.c 7 2\r\nab\r\n" * 2, {}, pongs=1, rows=((b"p.>", 7),))
+
+    class Partitioning:
+        async def __aenter__(self) -> None: ...
+        async def __aexit__(self, *_: object) -> None: ...
+        async def settled(self) -> None:
+            raise RefusedError("another partition has it")
+
+    async def recovered(_work: object) -> None: ...
+
+    async def ahead() -> BufferedPublishes:
+        return kept
+
+    node = SimpleNamespace(
+        _no_more=SimpleNamespace(is_set=lambda: False),
+        _access=None,
+        _recover=None,
+        protection=SimpleNamespace(own=lambda _: None),
+        note_epoch=lambda: None,
+        partitioning=Partitioning(),
+        call=recovered,
+        link=SimpleNamespace(max_payload=1 << 20),
+        unbridged=0,
+    )
+    node._tell_unused = lambda *args: Node._tell_unused(cast("Any", node), *args)
+    with pytest.raises(RefusedError):
+        asyncio.run(Node.serve(cast("Any", node), ahead))
+    assert node.unbridged == 2
+    assert (
+        "2 publishes that arrived during a hand-over are not answered: another partition has "
+        in (capfd.readouterr().err)
+    )
