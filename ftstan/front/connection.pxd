@@ -64,8 +64,11 @@ cdef struct Connection:
     bint is_greeted
     #: The NATS server has accepted it.
     bint is_accepted
-    #: It has sent one.
+    #: It has sent one; what that says of itself: answers to each line are wanted, and messages
+    #: with headers can be read.
     bint has_login
+    bint is_verbose
+    bint has_headers
     #: The NATS server is about to end it, and judges what comes.
     bint is_raw
     #: Something was sent on it.
@@ -87,6 +90,13 @@ cdef struct Connection:
     bint is_asking
     #: Behind the answer to that PING another one is to be sent: it came too early.
     bint asks_again
+    #: PINGs that were sent to the NATS server, and those that it has answered.
+    uint64_t pings_sent
+    uint64_t pings_answered
+    #: Numbers (8 bytes each) of PINGs of ours: an +OK between the answer to one and to the next is
+    #: to a line of ours. One such pair is under way: ``is_hushed``.
+    Queue hushed
+    bint is_hushed
     #: PINGs under way that were sent before its login: their answers say nothing of that.
     long long not_yet
     bint is_gone

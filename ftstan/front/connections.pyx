@@ -361,6 +361,7 @@ cdef class Connections:
         drop(&c.heard_up)
         drop(&c.said_up)
         drop(&c.ended)
+        drop(&c.hushed)
 
     cdef void _bury(self) noexcept nogil:
         cdef Connection* c = self._dead
@@ -837,6 +838,7 @@ cdef class Connections:
                 shrink(&c.heard_up)
                 shrink(&c.said_up)
                 shrink(&c.ended)
+                shrink(&c.hushed)
             if c.until != 0 and now >= c.until:
                 c.until = 0
                 self._timed -= 1

@@ -8,7 +8,7 @@ Order is kept although there are two roads. What one connection sends first thro
 and then directly could arrive the other way round; before the road changes in this direction, the
 NATS server is asked (PING) on the connection by which the former went, and on the one by which it
 comes, and the connection is not read until both have answered. The other direction needs nothing.
-The core does not publish what it subscribes to, nor with headers.
+The core does not publish what it subscribes to.
 A message for the core that others here want as well goes through the NATS server, which gives it to
 all of them.
 
@@ -39,6 +39,7 @@ from ftstan.front.lines cimport (
     HEADED,
     INFO,
     MESSAGE,
+    OK,
     PARTIAL,
     PING,
     PONG,
@@ -75,6 +76,8 @@ cdef class Switch(Connections):
     cdef readonly bint is_forbidden
     cdef size_t _max_line
     cdef size_t _max_payload
+    #: The NATS server takes messages with headers.
+    cdef bint _has_headers
     #: The core's subscriptions so far, one more.
     cdef uint64_t _core_number
     #: Messages of the core that went through the NATS server; those it has certainly read.
@@ -158,7 +161,7 @@ cdef class Switch(Connections):
                 whole += line.number + 2
                 if size - used < whole:
                     break
-            if line.kind == MESSAGE and self._deliver(
+            if (line.kind == MESSAGE or line.kind == HEADED) and self._deliver(
                 &line, data + used + line.size, line.number + 2
             ):
                 if not self._pass(c, data + kept, used - kept):
@@ -179,6 +182,9 @@ cdef class Switch(Connections):
                     self._forget(c, ended)
             elif line.kind == PING:
                 c.pings += 1
+                c.pings_sent += 1
+            elif line.kind == CONNECT:
+                c.has_headers = is_said(&line, b'"headers"', c't')
             used += whole
         self._pass(c, data + kept, used - kept)
         return used
@@ -190,6 +196,11 @@ cdef class Switch(Connections):
         cdef size_t i
         cdef uint64_t generation
         if core == NULL or self.is_forbidden:
+            return False
+        if line.kind == HEADED and not (
+            line.head >= 0 and core.has_headers and self._has_headers
+        ):
+            # The NATS server has something to say to that.
             return False
         generation = self._interest.generation + self._core_interest.generation
         if (
@@ -278,7 +289,10 @@ cdef class Switch(Connections):
     ) noexcept nogil:
         """Write a message for one subscription."""
         cdef Connection* c = <Connection*>whose.owner
-        cdef size_t most = line.subject_size + whose.sid_size + line.other_size + 40 + size
+        cdef size_t most = line.subject_size + whose.sid_size + line.other_size + 64 + size
+        cdef bint is_headed = line.kind == HEADED and line.head > 0 and c.has_headers
+        #: Who cannot read headers gets none.
+        cdef long long left_out = line.head if line.kind == HEADED and not is_headed else 0
         cdef char* at
         cdef char* start
         if c.is_gone or c.is_cut or c.is_up_gone:
@@ -293,6 +307,9 @@ cdef class Switch(Connections):
             self._touch(c)
             return
         at = start
+        if is_headed:
+            at[0] = c'H'
+            at += 1
         memcpy(at, b"MSG ", 4)
         at += 4
         memcpy(at, line.subject, line.subject_size)
@@ -308,12 +325,16 @@ cdef class Switch(Connections):
             at += line.other_size
             at[0] = c' '
             at += 1
-        at = write_number(at, line.number)
+        if is_headed:
+            at = write_number(at, line.head)
+            at[0] = c' '
+            at += 1
+        at = write_number(at, line.number - left_out)
         at[0] = c'\r'
         at[1] = c'\n'
         at += 2
-        memcpy(at, payload, size)
-        at += size
+        memcpy(at, payload + left_out, size - left_out)
+        at += size - left_out
         c.said.end += at - start
         if c.is_core:
             self.direct_in += 1
@@ -327,12 +348,32 @@ cdef class Switch(Connections):
 
     cdef void _withdraw(self, Connection* c, Subscription* whose) noexcept nogil:
         """Its limit is reached; the NATS server has counted fewer, and may send more meanwhile."""
+        if c.is_verbose:
+            # What it says to that is not for the client.
+            self._hush(c)
         put(&c.said_up, b"UNSUB ", 6)
         put(&c.said_up, whose.sid, whose.sid_size)
         put(&c.said_up, b"\r\n", 2)
+        if c.is_verbose:
+            self._hush(c)
         put(&c.ended, <const char*>&whose.sid_hash, sizeof(uint64_t))
         self._forget(c, whose)
         self._ask_of_ended(c)
+
+    cdef void _hush(self, Connection* c) noexcept nogil:
+        """Send a PING of which nobody but ``_is_hush`` gets to know: one of a pair."""
+        put(&c.said_up, b"PING\r\n", 6)
+        c.pings_sent += 1
+        put(&c.hushed, <const char*>&c.pings_sent, sizeof(uint64_t))
+
+    cdef bint _is_hush(self, Connection* c) noexcept nogil:
+        """Whether this answer is to such a PING."""
+        c.pings_answered += 1
+        if waiting(&c.hushed) == 0 or (<uint64_t*>first(&c.hushed))[0] != c.pings_answered:
+            return False
+        take(&c.hushed, sizeof(uint64_t))
+        c.is_hushed = not c.is_hushed
+        return True
 
     cdef void _ask_of_ended(self, Connection* c) noexcept nogil:
         """When the NATS server has answered, nothing is on its way any more for what has ended."""
@@ -381,6 +422,7 @@ cdef class Switch(Connections):
                     break
             if line.kind == PING:
                 c.pings += 1
+                c.pings_sent += 1
             elif line.kind == CONNECT:
                 # A second one has the NATS server forget what was subscribed to before.
                 self._forget_all(c)
@@ -388,7 +430,10 @@ cdef class Switch(Connections):
                 # Whatever comes behind it is judged anew.
                 c.is_accepted = False
                 c.not_yet = c.pings + c.is_asking
-                if not is_false(&line, b'"verbose"') or not is_false(&line, b'"pedantic"'):
+                c.has_headers = is_said(&line, b'"headers"', c't')
+                # What it leaves out is true.
+                c.is_verbose = not is_said(&line, b'"verbose"', c'f')
+                if c.is_verbose or not is_said(&line, b'"pedantic"', c'f'):
                     # The NATS server has a word to say on each message.
                     self._be_passing(c)
             elif not c.is_accepted and line.kind != PONG:
@@ -639,7 +684,9 @@ cdef class Switch(Connections):
                 if not c.is_core:
                     self.passed_out += 1
             elif line.kind == PONG:
-                is_dropped = self._ponged(c)
+                is_dropped = self._is_hush(c) or self._ponged(c)
+            elif line.kind == OK:
+                is_dropped = c.is_hushed
             elif line.kind == INFO:
                 self._learn(&line)
                 if c.tls != PLAIN:
@@ -727,6 +774,7 @@ cdef class Switch(Connections):
     cdef void _learn(self, Line* line) noexcept nogil:
         cdef const char* at = front_find(line.argument, line.argument_size, b'"max_payload":')
         cdef size_t payload = 0
+        self._has_headers = is_said(line, b'"headers"', c't')
         if at != NULL:
             while c'0' <= at[0] <= c'9':
                 payload = payload * 10 + (at[0] - c'0')
@@ -742,6 +790,7 @@ cdef class Switch(Connections):
             return
         c.is_asking = True
         c.pings_before = c.pings
+        c.pings_sent += 1
         put(&c.said_up, b"PING\r\n", 6)
         self._touch(c)
 
@@ -825,10 +874,10 @@ cdef inline char* write_number(char* at, long long number) noexcept nogil:
     return at
 
 
-cdef bint is_false(Line* line, const char* key) noexcept nogil:
-    """Whether a login has a key that is false: one that it leaves out is true."""
+cdef bint is_said(Line* line, const char* key, char what) noexcept nogil:
+    """Whether a login or a greeting has a key that is true (``what`` is ``t``) or false (``f``)."""
     cdef const char* end = line.argument + line.argument_size
     cdef const char* at = front_find(line.argument, line.argument_size, key)
     while at != NULL and at < end and (at[0] == c' ' or at[0] == c'\t' or at[0] == c':'):
         at += 1
-    return at != NULL and at < end and at[0] == c'f'
+    return at != NULL and at < end and at[0] == what
