@@ -23,7 +23,8 @@ cdef enum Hold:
     CORE_FENCE
     #: Until it is known whether the NATS server is to judge what it publishes to the core.
     VERDICT
-
+    #: Until what the core says to it directly need not wait any more.
+    CATCH_UP
 
 
 cdef struct Connection:
@@ -97,6 +98,12 @@ cdef struct Connection:
     #: to a line of ours. One such pair is under way: ``is_hushed``.
     Queue hushed
     bint is_hushed
+    #: The direct road is allowed again, and the NATS server may still have messages of the core for
+    #: it: those that come directly are kept in ``late`` until it has answered the PING of that
+    #: number (0: not sent yet).
+    bint is_behind
+    uint64_t catch_up
+    Queue late
     #: PINGs under way that were sent before its login: their answers say nothing of that.
     long long not_yet
     bint is_gone

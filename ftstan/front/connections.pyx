@@ -362,6 +362,7 @@ cdef class Connections:
         drop(&c.said_up)
         drop(&c.ended)
         drop(&c.hushed)
+        drop(&c.late)
 
     cdef void _bury(self) noexcept nogil:
         cdef Connection* c = self._dead
@@ -839,6 +840,7 @@ cdef class Connections:
                 shrink(&c.said_up)
                 shrink(&c.ended)
                 shrink(&c.hushed)
+                shrink(&c.late)
             if c.until != 0 and now >= c.until:
                 c.until = 0
                 self._timed -= 1

@@ -12,6 +12,11 @@ The core does not publish what it subscribes to.
 A message for the core that others here want as well goes through the NATS server, which gives it to
 all of them.
 
+Where the direct road was forbidden for a while, the NATS server may still have messages of the core
+for every client. So it is asked on the core's connection, then on each client's, and what the core
+says directly meanwhile is kept behind what comes from there. Nobody waits for a client that does
+not read.
+
 Nothing is ever said for the core but what it has written itself, which it does behind *confirm*
 (``docs/architecture.md``); and nobody is heard or given anything whom the NATS server has not let
 in.
@@ -22,6 +27,7 @@ from libc.string cimport memcmp, memcpy
 
 from ftstan.front.connection cimport (
     ACCEPTANCE,
+    CATCH_UP,
     CORE_FENCE,
     CORE_ROOM,
     FENCE,
@@ -50,7 +56,7 @@ from ftstan.front.lines cimport (
     read_client_line,
     read_server_line,
 )
-from ftstan.front.queue cimport first, put, room, take, waiting
+from ftstan.front.queue cimport Queue, drop, first, put, room, take, waiting
 from ftstan.front.tls cimport GREETING, PLAIN
 
 cdef enum:
@@ -74,6 +80,12 @@ cdef class Switch(Connections):
     #: A reload is under way behind which there may be no direct road.
     cdef bint _is_doubtful
     cdef readonly bint is_forbidden
+    #: For good: there are too many subscriptions.
+    cdef readonly bint is_crowded
+    #: It is allowed again, and the NATS server has not yet read all that the core sent through it;
+    #: the ticket of that.
+    cdef bint _is_returning
+    cdef uint64_t _return_ticket
     cdef size_t _max_line
     cdef size_t _max_payload
     #: The NATS server takes messages with headers.
@@ -112,8 +124,9 @@ cdef class Switch(Connections):
             self._is_on = command.number != 0
             self._may_resume = True
         elif command.what == c'F':
-            self.is_forbidden = True
-            self._may_resume = True
+            self._forbid()
+        elif command.what == c'A':
+            self._allow()
         elif command.what == c'H':
             self._is_doubtful = command.number != 0
             self._may_resume = True
@@ -137,6 +150,80 @@ cdef class Switch(Connections):
         self._core_asked = self._core_read = self._core_passed
         self._may_resume = True
         self._touch(c)
+
+    cdef void _forbid(self) noexcept nogil:
+        cdef Connection* c = self._all
+        self.is_forbidden = True
+        self._may_resume = True
+        self._set_returning(False)
+        while c != NULL:
+            if c.is_behind:
+                c.is_behind = False
+                if waiting(&c.late) > 0:
+                    # It was allowed a moment ago. What the core says from now on would come before
+                    # that, and that would come before what the NATS server still has.
+                    c.is_cut = True
+                    self._touch(c)
+            c = c.after
+
+    cdef void _allow(self) noexcept nogil:
+        cdef Connection* c = self._all
+        if not self.is_forbidden or self.is_crowded:
+            return
+        self.is_forbidden = False
+        while c != NULL:
+            if c.is_accepted and not c.is_core:
+                c.is_behind = True
+                c.catch_up = 0
+            c = c.after
+        self._set_returning(True)
+        self._may_resume = True
+        self._return_ticket = 0
+        if self._core != NULL and self._core_passed > self._core_read:
+            self._tickets += 1
+            self._return_ticket = self._tickets
+            if not self._core.is_asking:
+                self._ask_core()
+
+    cdef void _set_returning(self, bint on) noexcept nogil:
+        # Something waits for the core, as connections that are held do.
+        if on != self._is_returning:
+            self._is_returning = on
+            self._held += 1 if on else -1
+
+    cdef void _catch_up(self) noexcept nogil:
+        """The NATS server has handed on all of the core's: what it has of that for a client comes
+        before the answer to the next PING.
+        """
+        cdef Connection* c = self._all
+        self._set_returning(False)
+        while c != NULL:
+            if c.is_behind and c.catch_up == 0 and not c.is_gone and not c.is_up_gone:
+                put(&c.said_up, b"PING\r\n", 6)
+                c.pings_sent += 1
+                c.catch_up = c.pings_sent
+                self._touch(c)
+            c = c.after
+
+    cdef void _release(self, Connection* c) noexcept nogil:
+        """Hand on what the core has said meanwhile."""
+        cdef Line line
+        cdef Subscription* which
+        cdef size_t whole
+        cdef size_t used = 0
+        c.is_behind = False
+        self._may_resume = True
+        while used < waiting(&c.late):
+            read_server_line(first(&c.late) + used, waiting(&c.late) - used, &line)
+            whole = line.size + line.number + 2
+            which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+            if which != NULL:
+                if not put(&c.said, first(&c.late) + used, whole):
+                    self._cut(c)
+                    return
+                self._note_given(c, which)
+            used += whole
+        drop(&c.late)
 
     # ---- from the core
 
@@ -238,7 +325,8 @@ cdef class Switch(Connections):
                 return True
             # Somebody has subscribed so that each message takes long: the NATS server knows how to
             # live with that.
-            self.is_forbidden = True
+            self.is_crowded = True
+            self._forbid()
             self._tell(b"crowd", -1)
         return False
 
@@ -293,15 +381,16 @@ cdef class Switch(Connections):
         cdef bint is_headed = line.kind == HEADED and line.head > 0 and c.has_headers
         #: Who cannot read headers gets none.
         cdef long long left_out = line.head if line.kind == HEADED and not is_headed else 0
+        cdef Queue* said = &c.late if c.is_behind else &c.said
         cdef char* at
         cdef char* start
         if c.is_gone or c.is_cut or c.is_up_gone:
             return
-        if not c.is_core and waiting(&c.said) + most > self._max_pending:
+        if not c.is_core and waiting(&c.said) + waiting(&c.late) + most > self._max_pending:
             self._cut(c)
             self._touch(c)
             return
-        start = room(&c.said, most)
+        start = room(said, most)
         if start == NULL:
             self._cut(c)
             self._touch(c)
@@ -335,7 +424,12 @@ cdef class Switch(Connections):
         at += 2
         memcpy(at, payload + left_out, size - left_out)
         at += size - left_out
-        c.said.end += at - start
+        said.end += at - start
+        if not c.is_behind:
+            self._note_given(c, whose)
+            self._touch(c)
+
+    cdef inline void _note_given(self, Connection* c, Subscription* whose) noexcept nogil:
         if c.is_core:
             self.direct_in += 1
         else:
@@ -344,7 +438,6 @@ cdef class Switch(Connections):
         whose.direct += 1
         if whose.most > 0 and whose.delivered >= whose.most:
             self._withdraw(c, whose)
-        self._touch(c)
 
     cdef void _withdraw(self, Connection* c, Subscription* whose) noexcept nogil:
         """Its limit is reached; the NATS server has counted fewer, and may send more meanwhile."""
@@ -361,14 +454,18 @@ cdef class Switch(Connections):
         self._ask_of_ended(c)
 
     cdef void _hush(self, Connection* c) noexcept nogil:
-        """Send a PING of which nobody but ``_is_hush`` gets to know: one of a pair."""
+        """Send a PING of which nobody but ``_is_own`` gets to know: one of a pair."""
         put(&c.said_up, b"PING\r\n", 6)
         c.pings_sent += 1
         put(&c.hushed, <const char*>&c.pings_sent, sizeof(uint64_t))
 
-    cdef bint _is_hush(self, Connection* c) noexcept nogil:
-        """Whether this answer is to such a PING."""
+    cdef bint _is_own(self, Connection* c) noexcept nogil:
+        """Whether this answer is to such a PING, or to that of ``_catch_up``."""
         c.pings_answered += 1
+        if c.catch_up == c.pings_answered:
+            if c.is_behind:
+                self._release(c)
+            return True
         if waiting(&c.hushed) == 0 or (<uint64_t*>first(&c.hushed))[0] != c.pings_answered:
             return False
         take(&c.hushed, sizeof(uint64_t))
@@ -420,6 +517,10 @@ cdef class Switch(Connections):
                 if data[used + whole - 2] != c'\r' or data[used + whole - 1] != c'\n':
                     self._be_raw(c)
                     break
+            if c.is_behind and (line.kind == SUB or line.kind == PING):
+                # What was kept for it is not for this subscription, and comes before this answer.
+                self._set_hold(c, CATCH_UP)
+                break
             if line.kind == PING:
                 c.pings += 1
                 c.pings_sent += 1
@@ -684,7 +785,11 @@ cdef class Switch(Connections):
                 if not c.is_core:
                     self.passed_out += 1
             elif line.kind == PONG:
-                is_dropped = self._is_hush(c) or self._ponged(c)
+                if c.is_behind:
+                    # It may be what is kept that comes next.
+                    put(&c.said, data + kept, used - kept)
+                    kept = used
+                is_dropped = self._is_own(c) or self._ponged(c)
             elif line.kind == OK:
                 is_dropped = c.is_hushed
             elif line.kind == INFO:
@@ -814,6 +919,10 @@ cdef class Switch(Connections):
         cdef Connection* c = self._all
         cdef Connection* following
         self._may_resume = False
+        if self._is_returning and (
+            self._core == NULL or self._return_ticket <= self._tickets_done
+        ):
+            self._catch_up()
         while c != NULL:
             following = c.after
             if c.hold != FREE and self._is_over_with(c):
@@ -830,6 +939,8 @@ cdef class Switch(Connections):
             return c.is_accepted
         if c.hold == VERDICT:
             return not self._is_doubtful
+        if c.hold == CATCH_UP:
+            return not c.is_behind
         if self._core == NULL:
             return True
         if c.hold == CORE_ROOM:
