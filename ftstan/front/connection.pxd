@@ -72,6 +72,8 @@ cdef struct Connection:
     bint has_headers
     #: The NATS server is about to end it, and judges what comes.
     bint is_raw
+    #: Nor does the listener understand what the NATS server says to it: that is TLS of the two.
+    bint is_opaque
     #: Something was sent on it.
     bint has_sent
     #: What it publishes goes through the NATS server, for good.

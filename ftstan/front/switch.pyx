@@ -766,9 +766,16 @@ cdef class Switch(Connections):
         cdef size_t kept = 0
         cdef size_t whole
         cdef bint is_dropped
+        if c.is_opaque:
+            used = size
         while used < size:
             read_server_line(data + used, size - used, &line)
             if line.kind == PARTIAL:
+                break
+            if line.kind == WRONG and c.is_raw:
+                # It has no subscriptions: nothing of ours comes in between.
+                c.is_opaque = True
+                used = size
                 break
             if line.kind == WRONG:
                 # Where its next line begins is not known any more: a message of the core would

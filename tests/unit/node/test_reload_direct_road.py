@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +15,12 @@ import pytest
 
 from ftstan.base import log
 from ftstan.base.errors import FtstanError, NatsError, UnansweredError
-from ftstan.config.options import NatsOptions, ServerOptions
+from ftstan.config.options import (
+    LinkOptions,
+    NatsOptions,
+    ServerOptions,
+    ServerTlsOptions,
+)
 from ftstan.front.listener import LOOPBACK
 from ftstan.nats.direct_road import open_front
 from ftstan.nats.embedded import NatsServerChild
@@ -21,6 +28,7 @@ from ftstan.nats.generated import child_options
 from ftstan.node.node import Node
 from ftstan.node.reload import Reloader
 from tests.processes import until
+from tests.tls_pipe import greeted
 from tests.unit.front.sessions import CORE, LOGIN, Peer, Place, place, pub
 
 if TYPE_CHECKING:
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
     from ftstan.front.listener import Front
     from ftstan.nats.generated import NatsServerOptions
+    from tests.certificates import Certificates
 
 pytestmark = pytest.mark.processes
 
@@ -197,6 +206,46 @@ def test_permissions_that_a_reload_brings_hold_for_who_has_been_there() -> None:
         assert [m.payload for m in core.messages] == [b"1", b"3"]
 
     standing(options_of({}, user="a", password="b"), work)
+
+
+def test_who_connects_with_a_certificate_behind_a_reload_is_served(
+    certificates: Certificates,
+) -> None:
+    """TLS is between the client and the NATS server then; who was there before stays."""
+    pair = certificates.server
+    tls = ServerTlsOptions(
+        enabled=True,
+        cert_file=pair.cert,
+        key_file=pair.key,
+        verify=True,
+        ca_file=certificates.ca.cert,
+    )
+    context = ssl.create_default_context(cafile=certificates.ca.cert)
+    context.check_hostname = False
+    context.load_cert_chain(pair.cert, pair.key)
+    old = options_of({})
+    new = replace(
+        old, nats=replace(old.nats, tls=tls), link=LinkOptions(client_ca=certificates.ca.cert)
+    )
+
+    async def work(here: Standing) -> None:
+        core, early = here.core(CORE), here.client()
+        await here.reload(new)
+        plain, _ = greeted(LOOPBACK, here.front.port)
+        late = Peer(context.wrap_socket(plain))
+        late.send(b"SUB in.1 1\r\n")
+        late.settle()
+        payload = bytes(range(256)) * 200
+        late.send(pub(b"core.a", payload))
+        core.wait_for(1)
+        core.send(pub(b"in.1", payload))
+        late.wait_for(1)
+        assert core.messages[0].payload == late.messages[0].payload == payload
+        early.send(pub(b"core.a", b"2"))
+        core.wait_for(2)
+        late.close()
+
+    standing(old, work)
 
 
 class Deciding:
