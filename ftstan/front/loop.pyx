@@ -55,8 +55,8 @@ cdef enum:
 
 
 cdef class Loop(Handshakes):
-    """``run`` is the thread; everything else is called by it, but for the numbers, which anybody may
-    read.
+    """``run`` is the thread; everything else is called by it, but for the numbers, which anybody
+    may read.
     """
 
     def run(self) -> None:
