@@ -29,7 +29,6 @@ cdef class Delivery(Order):
     cdef void _give(
         self, Subscription* whose, Line* line, const char* payload, size_t size
     ) noexcept nogil
-    cdef void _note_given(self, Connection* c, Subscription* whose) noexcept nogil
     cdef void _withdraw(self, Connection* c, Subscription* whose) noexcept nogil
     cdef void _subscribe(self, Connection* c, Line* line) noexcept nogil
     cdef Subscription* _unsubscribe(self, Connection* c, Line* line) noexcept nogil

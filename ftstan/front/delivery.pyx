@@ -181,18 +181,8 @@ cdef class Delivery(Order):
         at += size - left_out
         said.end += at - start
         if not c.is_behind:
-            self._note_given(c, whose)
+            note_given(self, c, whose)
             self._touch(c)
-
-    cdef inline void _note_given(self, Connection* c, Subscription* whose) noexcept nogil:
-        if c.is_core:
-            self.direct_in += 1
-        else:
-            self.direct_out += 1
-        whose.delivered += 1
-        whose.direct += 1
-        if whose.most > 0 and whose.delivered >= whose.most:
-            self._withdraw(c, whose)
 
     cdef void _withdraw(self, Connection* c, Subscription* whose) noexcept nogil:
         """Its limit is reached; the NATS server has counted fewer, and may send more meanwhile."""
@@ -224,7 +214,7 @@ cdef class Delivery(Order):
                 if not put(&c.said, first(&c.late) + used, whole):
                     self._cut(c)
                     return
-                self._note_given(c, which)
+                note_given(self, c, which)
             used += whole
         drop(&c.late)
 
@@ -347,3 +337,17 @@ cdef inline char* write_number(char* at, long long number) noexcept nogil:
         at[0] = digits[n]
         at += 1
     return at
+
+
+cdef inline void note_given(
+    Delivery self, Connection* c, Subscription* whose
+) noexcept nogil:
+    """It has been written, past what the NATS server counts."""
+    if c.is_core:
+        self.direct_in += 1
+    else:
+        self.direct_out += 1
+    whose.delivered += 1
+    whose.direct += 1
+    if whose.most > 0 and whose.delivered >= whose.most:
+        self._withdraw(c, whose)

@@ -47,11 +47,6 @@ if TYPE_CHECKING:
 NO_FILE = "can only reload config when a file is provided using -c or --config"
 ONLY_EMBEDDED = "Reload supported only for embedded NATS Server's configuration"
 
-_NEXT_START = (
-    "Clients are served by the NATS server alone: the direct road, which the configuration allows "
-    "again, comes with the next start"
-)
-
 #: Names that operators know.
 _KEYS = {option.field: option.key for option in OPTIONS if option.field}
 
@@ -152,7 +147,7 @@ class Reloader:
         if front is None:
             await child.reload(child_options(new))
             if why_not(self._node.options) and not why_not(new):
-                log.nats.warning(_NEXT_START)
+                _tell_of_next_start()
             return
         # Before the NATS server changes anything: it cannot be asked to take that back.
         await asyncio.to_thread(link_options, own(new), new.nats)
@@ -202,7 +197,7 @@ class Reloader:
         if front.is_forbidden_for_good or (link is not None and link.through is None):
             # The listener has given up, or does not see what the core and the NATS server say.
             if why_not(self._node.options):
-                log.nats.warning(_NEXT_START)
+                _tell_of_next_start()
         else:
             log.nats.info("Clients are served directly again: the configuration allows it")
 
@@ -234,6 +229,13 @@ def _forbid(front: Front, reason: str) -> None:
     if reason:
         front.forbid()
         log.nats.warning(f"Clients are served by the NATS server alone: {reason}")
+
+
+def _tell_of_next_start() -> None:
+    log.nats.warning(
+        "Clients are served by the NATS server alone: the direct road, which the configuration "
+        "allows again, comes with the next start"
+    )
 
 
 def _is_refusal(error: BaseException) -> bool:
