@@ -17,6 +17,7 @@ from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.config.declaration import Group
 from ftstan.config.limits import Limits
 from ftstan.config.member import MAX_MEMBER_NAME
+from ftstan.config.nats_limits import warnings_of_nats
 from ftstan.config.options import FT_ALLOW, SQL_DRIVERS, STORE_FILE, STORE_MEMORY, STORE_SQL
 from ftstan.config.precedence import DEFAULT, field_value
 from ftstan.config.table import BY_KEY
@@ -427,7 +428,7 @@ def _is_subject(name: str) -> bool:
 def warnings_of(options: ServerOptions) -> list[str]:
     """Values that are taken, as by the original, and that nobody can want; one warning each.
 
-    A start and ``-check_config`` show them.
+    A start, a reload and ``-check_config`` show them.
     """
     warnings = []
     if options.hb_interval <= 0:
@@ -465,6 +466,8 @@ def warnings_of(options: ServerOptions) -> list[str]:
             f"http_advertise {advertised!r} is no host and no host:port: dashboards of other "
             "members will not find these pages"
         )
+    if not options.nats_servers:
+        warnings += warnings_of_nats(options.nats)
     return warnings
 
 

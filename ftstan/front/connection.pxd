@@ -23,7 +23,8 @@ cdef enum Hold:
     CORE_FENCE
     #: Until it is known whether the NATS server is to judge what it publishes to the core.
     VERDICT
-
+    #: Until what the core says to it directly need not wait any more.
+    CATCH_UP
 
 
 cdef struct Connection:
@@ -64,10 +65,15 @@ cdef struct Connection:
     bint is_greeted
     #: The NATS server has accepted it.
     bint is_accepted
-    #: It has sent one.
+    #: It has sent one; what that says of itself: answers to each line are wanted, and messages
+    #: with headers can be read.
     bint has_login
+    bint is_verbose
+    bint has_headers
     #: The NATS server is about to end it, and judges what comes.
     bint is_raw
+    #: Nor does the listener understand what the NATS server says to it: that is TLS of the two.
+    bint is_opaque
     #: Something was sent on it.
     bint has_sent
     #: What it publishes goes through the NATS server, for good.
@@ -90,6 +96,19 @@ cdef struct Connection:
     bint is_asking
     #: Behind the answer to that PING another one is to be sent: it came too early.
     bint asks_again
+    #: PINGs that were sent to the NATS server, and those that it has answered.
+    uint64_t pings_sent
+    uint64_t pings_answered
+    #: Numbers (8 bytes each) of PINGs of ours: an +OK between the answer to one and to the next is
+    #: to a line of ours. One such pair is under way: ``is_hushed``.
+    Queue hushed
+    bint is_hushed
+    #: The direct road is allowed again, and the NATS server may still have messages of the core for
+    #: it: those that come directly are kept in ``late`` until it has answered the PING of that
+    #: number (0: not sent yet).
+    bint is_behind
+    uint64_t catch_up
+    Queue late
     #: PINGs under way that were sent before its login: their answers say nothing of that.
     long long not_yet
     bint is_gone

@@ -39,6 +39,8 @@ cdef struct Line:
     size_t other_size
     #: Bytes of a message behind the line, without the last two; how many an UNSUB leaves.
     long long number
+    #: Of an HPUB of the core: bytes of the headers among them; -1: they cannot be so many.
+    long long head
 
 
 cdef void read_client_line(

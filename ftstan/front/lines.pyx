@@ -127,7 +127,7 @@ cdef void begin(Line* line) noexcept nogil:
     line.kind = WRONG
     line.size = line.argument_size = line.subject_size = line.sid_size = line.other_size = 0
     line.argument = line.subject = line.sid = line.other = NULL
-    line.number = 0
+    line.number = line.head = 0
 
 
 cdef bint needs_blank(const char* data, size_t size, Line* line) noexcept nogil:
@@ -205,6 +205,13 @@ cdef void read_client_line(
         line.number = number_of(words.word[words.count - 1], words.size[words.count - 1])
         if line.number < 0:
             line.kind = WRONG
+        if is_core:
+            # Of a client it is for the server to read.
+            line.head = number_of(words.word[words.count - 2], words.size[words.count - 2])
+            if line.head > line.number:
+                line.head = -1
+            if words.count == 4:
+                set_other(line, &words, 1)
     else:
         line.kind = WRONG
 

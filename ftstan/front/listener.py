@@ -169,16 +169,28 @@ class Front:
         self._order(b"H", on)
 
     def forbid(self) -> None:
-        """Let everything pass through the NATS server, for good: what came directly could be
-        overtaken if that went on later.
-        """
+        """Let everything pass through the NATS server, until ``allow``."""
         self._is_forbidden = True
         self._order(b"F")
 
+    def allow(self) -> None:
+        """Take back ``forbid``. Everything keeps its order: what is sent directly from now on waits
+        for what is on its way. It changes nothing where the listener has given up by itself.
+        """
+        if self._is_forbidden:
+            self._order(b"A")
+            # Until that has been obeyed, the switch says so.
+            self._is_forbidden = False
+
     @property
     def is_forbidden(self) -> bool:
-        """Whether everything passes through the NATS server for good."""
+        """Whether everything passes through the NATS server."""
         return self._is_forbidden or self._switch.is_forbidden
+
+    @property
+    def is_forbidden_for_good(self) -> bool:
+        """Whether the listener has given up by itself."""
+        return self._switch.is_crowded
 
     def set_max_line(self, size: int) -> None:
         """Bytes of a line's argument that the NATS server takes from now on, 0 for what it does by

@@ -10,6 +10,7 @@ class Switch:
     encrypted: int
     not_shaken: int
     is_forbidden: bool
+    is_crowded: bool
 
     def __init__(self, *, commands: int, words: int, max_line: int, max_pending: int) -> None: ...
     def run(self) -> None: ...

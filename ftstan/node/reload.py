@@ -146,7 +146,8 @@ class Reloader:
     ) -> None:
         if front is None:
             await child.reload(child_options(new))
-            self._tell_of_return(new)
+            if why_not(self._node.options) and not why_not(new):
+                _tell_of_next_start()
             return
         # Before the NATS server changes anything: it cannot be asked to take that back.
         await asyncio.to_thread(link_options, own(new), new.nats)
@@ -172,25 +173,33 @@ class Reloader:
                 _forbid(front, reason)
             raise
         else:
-            _forbid(front, reason)
+            if reason:
+                _forbid(front, reason)
+            else:
+                self._allow(front)
             front.set_max_line(max_line(new.nats))
             front.use_tls(made)
         finally:
             if reason:
                 front.hold(on=False)
             front.resume()
-        self._tell_of_return(new)
         if new.nats.tls.enabled and not ends_tls(new.nats) and self._node.link is not None:
             # Its next connection is TLS to the NATS server, of which the listener reads nothing.
             self._node.link.through = None
 
-    def _tell_of_return(self, new: ServerOptions) -> None:
-        """Say so if nothing is in the way of a direct road any more that is not there."""
-        if why_not(self._node.options) and not why_not(new):
-            log.nats.warning(
-                "Clients are served by the NATS server alone: the direct road, which the "
-                "configuration allows again, comes with the next start"
-            )
+    def _allow(self, front: Front) -> None:
+        """Let the direct road be there again."""
+        if not front.is_forbidden:
+            return
+        link = self._node.link
+        if link is None or link.through is not None:
+            front.allow()
+        if front.is_forbidden_for_good or (link is not None and link.through is None):
+            # The listener has given up, or does not see what the core and the NATS server say.
+            if why_not(self._node.options):
+                _tell_of_next_start()
+        else:
+            log.nats.info("Clients are served directly again: the configuration allows it")
 
     async def reload_tls(self, options: ServerOptions) -> None:
         """Use logins, keys and certificates of ``options`` from the next connections on.
@@ -220,6 +229,13 @@ def _forbid(front: Front, reason: str) -> None:
     if reason:
         front.forbid()
         log.nats.warning(f"Clients are served by the NATS server alone: {reason}")
+
+
+def _tell_of_next_start() -> None:
+    log.nats.warning(
+        "Clients are served by the NATS server alone: the direct road, which the configuration "
+        "allows again, comes with the next start"
+    )
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -295,6 +295,9 @@ class Play:
         elif what == "direct":
             if self.front is not None:
                 self.front.be_direct(on=bool(more[0]))
+        elif what == "allow":
+            if self.front is not None:
+                (self.front.allow if more[0] else self.front.forbid)()
         elif (wire := self.wires.get(str(more[0]))) is not None:
             if what == "half":
                 with contextlib.suppress(OSError):

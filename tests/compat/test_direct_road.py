@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.compat.roads import CORE, HELLO, MAX_LINE, MAX_PAYLOAD, Roads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 VERBOSE = HELLO.replace(b'"verbose": false', b'"verbose": true')
+BLIND = HELLO.replace(b'"headers": true', b'"headers": false')
 PEDANTIC = HELLO.replace(b'"pedantic": false', b'"pedantic": true')
 
 
@@ -194,6 +195,31 @@ SCENARIOS: dict[str, tuple[list[tuple[object, ...]], int]] = {
         ],
         2,
     ),
+    "headers of the core in their place": (
+        [
+            A,
+            ("open", "b", BLIND),
+            ("open", "c", b""),
+            ("say", "a", b"SUB box 1\r\nSUB box q 2\r\nSUB box.> 3\r\n"),
+            ("say", "b", b"SUB box 1\r\nSUB box.* 2\r\nUNSUB 1 3\r\n"),
+            ("say", "c", b"SUB box 1\r\n"),
+            ("say", CORE, hpub("box", "a") + pub("box", "b") + hpub("box", "c") + pub("box", "d")),
+            ("say", CORE, hpub("box.1", "", "none at all") + hpub("box.1", "e", "")),
+            ("say", CORE, b"HPUB box.1 re 12 12\r\nNATS/1.0\r\n\r\n\r\n", 1),
+            ("say", CORE, b"SUB box 1\r\n" + hpub("box", "f")),
+        ],
+        8,
+    ),
+    "a login that can read headers, and another that cannot": (
+        [
+            ("open", "a", BLIND),
+            ("say", "a", HELLO + b"SUB box 1\r\n"),
+            ("say", CORE, hpub("box", "a")),
+            ("say", "a", BLIND + b"SUB box 1\r\n"),
+            ("say", CORE, hpub("box", "b")),
+        ],
+        2,
+    ),
     "verbose": (
         [
             ("open", "a", VERBOSE),
@@ -260,6 +286,24 @@ SCENARIOS: dict[str, tuple[list[tuple[object, ...]], int]] = {
             ("say", "a", b"SUB other 2\r\n"),
         ],
         0,
+    ),
+    "limits of a verbose client that end one after another": (
+        [
+            ("open", "a", VERBOSE),
+            B,
+            ("say", "a", b"".join(b"SUB box %d\r\nUNSUB %d %d\r\n" % (n, n, n) for n in (1, 2, 3))),
+            ("say", CORE, pub("box", "1") * 2),
+            ("say", "a", b"PING\r\nSUB box 1\r\nPING\r\nUNSUB 1 1\r\nSUB a..b 9\r\n"),
+            ("say", CORE, pub("box", "2")),
+            ("say", "b", pub("box", "3")),
+            ("say", "a", b"SUB box 1\r\nUNSUB 1 5\r\n" + HELLO + b"SUB box 2\r\nUNSUB 2 1\r\n"),
+            ("say", CORE, pub("box", "4") + pub("box", "5")),
+            ("say", "a", VERBOSE + b"SUB other 1\r\n"),
+            ("say", CORE, pub("other", "6")),
+            ("say", "a", b"UNSUB 1 1\r\nSUB box 7\r\nPING\r\n"),
+            ("say", CORE, pub("box", "7")),
+        ],
+        6,
     ),
     "a client that hears itself": (
         [
@@ -346,6 +390,25 @@ SCENARIOS: dict[str, tuple[list[tuple[object, ...]], int]] = {
         ],
         4,
     ),
+    "the direct road is forbidden, and allowed again": (
+        [
+            A,
+            B,
+            LISTENS,
+            ("say", "a", b"SUB box 1\r\nSUB box.* 2\r\nUNSUB 2 3\r\n" + pub("in.x", "1")),
+            ("say", CORE, pub("box", "1") + pub("box.1", "1")),
+            ("allow", False),
+            ("say", "b", b"SUB box 1\r\nUNSUB 1 3\r\n"),
+            ("say", "a", pub("in.x", "2")),
+            ("say", CORE, pub("box", "2") + pub("box.1", "2")),
+            ("allow", True),
+            ("say", CORE, (pub("box", "3") + pub("box.1", "3") + hpub("box", "h")) * 3),
+            ("say", "a", pub("in.x", "3") + b"PING\r\nSUB box 2\r\n" + pub("in.x", "4")),
+            ("say", CORE, pub("box", "4")),
+            ("say", "b", b"SUB box 1\r\n" + pub("in.x", "5") + pub("box", "6")),
+        ],
+        12,
+    ),
     "half a close": ([A, LISTENS, ("say", "a", b"SUB box 1\r\n"), ("half", "a")], 0),
     "the core goes and comes back": (
         [
@@ -421,25 +484,7 @@ REFUSED = [
 IGNORED = [b"+OK\r\n", b"-ERR 'x'\r\n", b"PONG\r\n", b"INFO {}\r\n", b"PING x\r\n", b"+OKx\r\n"]
 
 
-#: What differs, and why.
-KNOWN = {
-    "headers": "messages of the core with headers and without come by different roads",
-    "a limit of a verbose client": "the nats-server says +OK to an UNSUB of the listener",
-}
-
-
-def known(names: Iterable[str]) -> list[object]:
-    """Parameters, of which some are known to fail."""
-    return [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else [],
-        )
-        for name in names
-    ]
-
-
-@pytest.mark.parametrize("name", known(SCENARIOS))
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_clients_hear_the_same(roads: Roads, name: str) -> None:
     steps, direct = SCENARIOS[name]
     roads.compare(steps, direct=direct)
@@ -454,7 +499,7 @@ def test_clients_hear_the_same_when_all_comes_in_pieces(
     roads.compare([(*step, piece) if step[0] == "say" else step for step in steps], direct=direct)
 
 
-@pytest.mark.parametrize("text", known(line.decode("latin-1") for line in REFUSED))
+@pytest.mark.parametrize("text", [line.decode("latin-1") for line in REFUSED])
 def test_what_is_no_protocol_is_refused_in_the_same_words(roads: Roads, text: str) -> None:
     line = text.encode("latin-1")
     roads.compare(
@@ -556,8 +601,11 @@ LIMITS = st.builds(lambda sid, most: f"UNSUB {sid} {most}\r\n".encode(), SID, st
 PUBS = st.builds(pub, st.sampled_from(PUBLISHED), NUMBER, st.sampled_from(["", "", "box"]))
 HPUBS = st.builds(hpub, st.sampled_from(PUBLISHED), NUMBER)
 OTHERS = st.sampled_from([b"PING\r\n", b"PONG\r\n", b"ping\n", b"+OK\r\n", HELLO])
-LOGINS = st.sampled_from([HELLO, VERBOSE, PEDANTIC])
-OF_CORES = st.builds(pub, st.sampled_from(OF_CORE), NUMBER, st.sampled_from(["", "in.x"]))
+LOGINS = st.sampled_from([HELLO, VERBOSE, PEDANTIC, BLIND])
+OF_CORES = st.one_of(
+    st.builds(pub, st.sampled_from(OF_CORE), NUMBER, st.sampled_from(["", "in.x"])),
+    st.builds(hpub, st.sampled_from(OF_CORE), NUMBER),
+)
 CORE_SUBS = st.builds(
     lambda subject, sid: f"SUB {subject} {sid}\r\n".encode(),
     st.sampled_from(["in.x", "in.*", "in.>", "deep.a", "deep.>", "*.x", "*.a.b"]),
@@ -584,7 +632,7 @@ def session(*more: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[tuple[obj
             core_says,
             core_says,
             core_says,
-            st.tuples(st.just("direct"), st.booleans()),
+            st.tuples(st.sampled_from(["direct", "allow", "allow"]), st.booleans()),
             st.tuples(st.sampled_from(["open", "close"]), CLIENT),
             st.sampled_from([("close", CORE), ("attach",), LISTENS, LISTENS]),
             st.tuples(st.just("end"), CLIENT, burst(of_client).map(lambda x: x + b"WHAT\r\n")),
@@ -611,7 +659,7 @@ def test_clients_hear_the_same_in_any_session_with_limits(
 
 
 @GENERATED
-@given(steps=session(LOGINS, HPUBS))
+@given(steps=session(LOGINS, HPUBS, LIMITS))
 def test_clients_hear_the_same_in_any_session_with_logins_and_headers(
     roads: Roads, steps: list[tuple[object, ...]]
 ) -> None:

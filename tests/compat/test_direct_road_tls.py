@@ -10,7 +10,7 @@ import pytest
 
 from ftstan.config.options import ServerTlsOptions
 from tests.compat.roads import CORE, HOST, Play, Roads
-from tests.compat.test_direct_road import LISTENS, REFUSED, SCENARIOS, A, known, pub
+from tests.compat.test_direct_road import LISTENS, REFUSED, SCENARIOS, A, pub
 from tests.tls_pipe import greeted, unverified
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def roads(certificates: Certificates) -> Iterator[Roads]:
         both.stop()
 
 
-@pytest.mark.parametrize("name", known(SCENARIOS))
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_clients_hear_the_same(roads: Roads, name: str) -> None:
     steps, direct = SCENARIOS[name]
     roads.compare(steps, direct=direct)

@@ -162,7 +162,7 @@ def test_the_page_of_a_server_shows_the_direct_road(stage: Stage) -> None:
     assert "direct_road" in server.serverz()
 
 
-def test_a_reload_under_load_ends_the_direct_road_and_costs_nothing_that_was_acknowledged(
+def test_reloads_under_load_end_the_direct_road_bring_it_back_and_cost_nothing_acknowledged(
     stage: Stage,
 ) -> None:
     conf = stage.directory / "conf"
@@ -193,5 +193,5 @@ def test_a_reload_under_load_ends_the_direct_road_and_costs_nothing_that_was_ack
         reload_under_load("ended", "mappings { x: y }\n", f'{alone}the NATS server has "map') == 0
     )
     assert not server.serverz()["direct_road"]["is_direct"]
-    assert reload_under_load("back", "", f"{alone}the direct road, which") == 0
+    assert reload_under_load("back", "", "Clients are served directly again") >= 500
     judge(server.port, loads)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base import log
+from ftstan.cli import serving
 from ftstan.cli.server import main
 from ftstan.config.file import load
+from ftstan.config.flags import parse
 from tests.certificates import Certificates
 from tests.uncoded import uncoded
 
@@ -281,3 +284,47 @@ def test_a_cut_from_nats_that_a_restart_of_it_would_make_is_warned_of(capfd: Cap
     assert complaints(capfd, text % "1ms")[0].startswith("ft_nats_timeout is 1ms: ")
     for good in ("0s", "1s", "5s"):
         assert complaints(capfd, text % good) == []
+
+
+#: A line of a file with which nobody can be served, the same with a value that serves, and how the
+#: warning begins.
+USELESS = [
+    ("max_payload: %s", "1", "1024", "max_payload is 1: "),
+    ("max_control_line: %s", "10", "256", "max_control_line is 10: "),
+    ("max_pending: %s", "65536", "1048576", "max_pending is 65536: "),
+    ("max_payload: 9000, max_pending: %s", "8999", "9000", "max_pending is 8999: "),
+    ("max_connections: %s", "1", "100", "max_connections is 1: "),
+    ("write_deadline: '%s'", "1ns", "10ms", "write_deadline is 1ns: "),
+    ("ping_interval: '%s'", "1ms", "100ms", "ping_interval is 1ms: "),
+    ("authorization { timeout: %s }", "0.001", "0.05", "the timeout of authorization is 1ms: "),
+]
+
+
+@pytest.mark.parametrize(("line", "bad", "good", "said"), USELESS)
+def test_limits_with_which_nobody_is_served_are_warned_of_at_a_start_and_a_reload(
+    capfd: Capture, line: str, bad: str, good: str, said: str
+) -> None:
+    own = "listen: '127.0.0.1:-1'\n"
+    Path("s.conf").write_text(own + line % bad + "\n")
+    # As at a start.
+    settings, _ = serving._read(parse(["-c", "s.conf"]))
+    assert [warning.startswith(said) for warning in settings.warnings] == [True]
+    # As at a reload.
+    log.configure(logtime=False)
+    serving._reread(["-c", "s.conf"])
+    assert log.flush(60)
+    assert f"[WRN] STREAM: {said}" in capfd.readouterr().err
+    Path("s.conf").write_text(own + line % good + "\n")
+    settings, _ = serving._read(parse(["-c", "s.conf"]))
+    assert settings.warnings == []
+
+
+def test_a_strict_check_refuses_limits_with_which_nobody_is_served(capfd: Capture) -> None:
+    own = "listen: '127.0.0.1:-1'\n"
+    first, hint, *_ = complaints(capfd, own + "write_deadline: '1ns'\n")
+    assert first.startswith("write_deadline is 1ns: ")
+    assert hint == "hint: correct the value; without -strict it is a warning"
+    # They are not those of another program's NATS server.
+    Path("s.conf").write_text("write_deadline: '1ns'\n")
+    settings, _ = serving._read(parse(["-c", "s.conf", "-ns", "nats://127.0.0.1:4222"]))
+    assert settings.warnings == []

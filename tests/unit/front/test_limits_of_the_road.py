@@ -197,6 +197,50 @@ def test_answers_keep_their_order_while_their_reader_subscribes_anew(through: Pl
     assert len(client.messages) > 100
 
 
+def test_answers_keep_their_order_while_the_road_is_forbidden_and_allowed(through: Place) -> None:
+    front = through.front
+    core = through.core(CORE)
+    clients = [through.client() for _ in range(3)]
+    for n, client in enumerate(clients):
+        client.send(b"SUB in.%d 1\r\nSUB in.all 2\r\n" % n)
+        client.settle()
+    stop = threading.Event()
+    count = 0
+
+    def answer() -> None:
+        nonlocal count
+        while not stop.is_set():
+            said = b"".join(
+                pub(b"in.all" if m % 3 else b"in.%d" % (m // 3 % 3), b"%d" % m)
+                for m in range(count, count + 30)
+            )
+            core.send(said)
+            count += 30
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for turn in range(150):
+        front.forbid()
+        time.sleep(0.003)
+        front.allow()
+        for client in clients:
+            # Its answer says that it has caught up: nobody is ended by the next turn.
+            client.send(b"SUB more.%d %d\r\n" % (turn, turn + 10))
+            client.settle()
+    stop.set()
+    thread.join()
+    core.settle()
+    for n, client in enumerate(clients):
+        client.settle()
+        assert not client.is_over
+        heard = [int(m.payload) for m in client.messages]
+        assert heard == [m for m in range(count) if m % 3 or m // 3 % 3 == n]
+    status = front.status()
+    assert status.direct_out > 1000
+    assert status.passed_out > 1000
+
+
 def test_where_a_message_is_sought_among_thousands_the_nats_server_does_that(
     through: Place,
 ) -> None:

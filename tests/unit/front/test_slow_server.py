@@ -167,3 +167,91 @@ def test_what_was_limited_and_delivered_is_not_delivered_again(stage: Stage) -> 
     expect(stage.up, b"SUB in.0 7\r\n")
     stage.up.sendall(b"MSG in.0 7 1\r\ne\r\n")
     expect(stage.client, b"MSG in.0 7 1\r\ne\r\n")
+
+
+def forbidden(stage: Stage) -> None:
+    """The client has a subscription, and a message of the core is with the NATS server."""
+    stage.client.sendall(b"SUB in.0 7\r\n")
+    expect(stage.up, b"SUB in.0 7\r\n")
+    stage.front.forbid()
+    stage.core.sendall(b"PUB in.0 1\r\na\r\n")
+    expect(stage.core_up, b"PUB in.0 1\r\na\r\n")
+
+
+def test_what_is_said_directly_again_waits_for_what_is_on_its_way(stage: Stage) -> None:
+    forbidden(stage)
+    stage.front.allow()
+    expect(stage.core_up, b"PING\r\n")
+    stage.core.sendall(b"PUB in.0 1\r\nb\r\n")
+    # The NATS server has not read all of the core's.
+    nothing(stage.up)
+    stage.core_up.sendall(b"PONG\r\n")
+    expect(stage.up, b"PING\r\n")
+    stage.core.sendall(b"PUB in.0 1\r\nc\r\n")
+    nothing(stage.client)
+    # The answer to its PING comes behind that, and the subscription is not the one that was meant.
+    stage.client.sendall(b"UNSUB 9\r\nPING\r\nUNSUB 7\r\nSUB in.1 7\r\n")
+    expect(stage.up, b"UNSUB 9\r\n")
+    stage.up.sendall(b"MSG in.0 7 1\r\na\r\nPONG\r\n")
+    expect(stage.client, b"".join(b"MSG in.0 7 1\r\n%b\r\n" % text for text in (b"a", b"b", b"c")))
+    expect(stage.up, b"PING\r\nUNSUB 7\r\nSUB in.1 7\r\n")
+    stage.up.sendall(b"PONG\r\n")
+    expect(stage.client, b"PONG\r\n")
+    stage.core.sendall(b"PUB in.1 1\r\nd\r\n")
+    expect(stage.client, b"MSG in.1 7 1\r\nd\r\n")
+    nothing(stage.core_up)
+
+
+def test_what_waits_counts_when_it_is_said(stage: Stage) -> None:
+    forbidden(stage)
+    stage.front.allow()
+    expect(stage.core_up, b"PING\r\n")
+    stage.core.sendall(b"PUB in.0 1\r\nb\r\nPUB in.0 1\r\nc\r\n")
+    stage.core_up.sendall(b"PONG\r\n")
+    expect(stage.up, b"PING\r\n")
+    stage.client.sendall(b"UNSUB 7 2\r\n")
+    expect(stage.up, b"UNSUB 7 2\r\n")
+    stage.up.sendall(b"MSG in.0 7 1\r\na\r\nPONG\r\n")
+    expect(stage.client, b"MSG in.0 7 1\r\na\r\nMSG in.0 7 1\r\nb\r\n")
+    expect(stage.up, b"UNSUB 7\r\nPING\r\n")
+    assert stage.front.status().direct_out == 1
+
+
+def test_nobody_waits_for_a_core_that_has_gone(stage: Stage) -> None:
+    forbidden(stage)
+    stage.front.allow()
+    expect(stage.core_up, b"PING\r\n")
+    stage.client.sendall(b"SUB in.1 8\r\n")
+    nothing(stage.up)
+    stage.core.close()
+    expect(stage.up, b"PING\r\n")
+    stage.up.sendall(b"MSG in.0 7 1\r\na\r\nPONG\r\n")
+    expect(stage.client, b"MSG in.0 7 1\r\na\r\n")
+    expect(stage.up, b"SUB in.1 8\r\n")
+
+
+def test_who_would_hear_things_in_another_order_is_ended(stage: Stage) -> None:
+    forbidden(stage)
+    stage.front.allow()
+    expect(stage.core_up, b"PING\r\n")
+    stage.core.sendall(b"PUB in.0 1\r\nb\r\n")
+    nothing(stage.client)
+    stage.front.forbid()
+    stage.client.settimeout(20)
+    assert stage.client.recv(1000) == b""
+
+
+def test_who_has_nothing_waiting_stays_when_the_road_is_forbidden_once_more(stage: Stage) -> None:
+    forbidden(stage)
+    stage.front.allow()
+    expect(stage.core_up, b"PING\r\n")
+    stage.core_up.sendall(b"PONG\r\n")
+    expect(stage.up, b"PING\r\n")
+    stage.client.sendall(b"SUB in.1 8\r\n")
+    nothing(stage.up)
+    stage.front.forbid()
+    expect(stage.up, b"SUB in.1 8\r\n")
+    stage.core.sendall(b"PUB in.0 1\r\nb\r\n")
+    expect(stage.core_up, b"PUB in.0 1\r\nb\r\n")
+    stage.up.sendall(b"MSG in.0 7 1\r\na\r\nPONG\r\nMSG in.0 7 1\r\nb\r\n")
+    expect(stage.client, b"MSG in.0 7 1\r\na\r\nMSG in.0 7 1\r\nb\r\n")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +15,12 @@ import pytest
 
 from ftstan.base import log
 from ftstan.base.errors import FtstanError, NatsError, UnansweredError
-from ftstan.config.options import NatsOptions, ServerOptions
+from ftstan.config.options import (
+    LinkOptions,
+    NatsOptions,
+    ServerOptions,
+    ServerTlsOptions,
+)
 from ftstan.front.listener import LOOPBACK
 from ftstan.nats.direct_road import open_front
 from ftstan.nats.embedded import NatsServerChild
@@ -21,6 +28,7 @@ from ftstan.nats.generated import child_options
 from ftstan.node.node import Node
 from ftstan.node.reload import Reloader
 from tests.processes import until
+from tests.tls_pipe import greeted
 from tests.unit.front.sessions import CORE, LOGIN, Peer, Place, place, pub
 
 if TYPE_CHECKING:
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
     from ftstan.front.listener import Front
     from ftstan.nats.generated import NatsServerOptions
+    from tests.certificates import Certificates
 
 pytestmark = pytest.mark.processes
 
@@ -36,6 +45,7 @@ _USER = b'CONNECT {"verbose":false,"pedantic":false,"user":"a","pass":"b"}\r\n'
 _TOO_LONG = b"-ERR 'maximum control line exceeded'"
 _ALONE = "[WRN] Clients are served by the NATS server alone: "
 _NEXT_START = "the direct road, which the configuration allows again, comes with the next start"
+_BACK = "[INF] Clients are served directly again: the configuration allows it"
 
 
 @pytest.fixture
@@ -122,9 +132,7 @@ def test_a_reload_that_the_nats_server_refuses_leaves_the_direct_road(path: Path
     assert lines(path) == []
 
 
-def test_clients_go_over_to_the_nats_server_alone_and_stay_there_until_a_restart(
-    path: Path,
-) -> None:
+def test_clients_go_over_to_the_nats_server_alone_and_come_back(path: Path) -> None:
     async def work(here: Standing) -> None:
         core, client, other = here.core(CORE), here.client(), here.client()
         client.send(b"SUB in.1 1\r\n")
@@ -148,7 +156,7 @@ def test_clients_go_over_to_the_nats_server_alone_and_stay_there_until_a_restart
         exchange()
         # As if a standby became active.
         here.front.be_direct(on=True)
-        await here.reload(options_of({}))
+        await here.reload(options_of({"mappings": {"x": "z"}}))
         exchange()
         late = here.client()
         late.send(b"SUB in.1 1\r\n" + pub(b"acks.2", b""))
@@ -157,15 +165,30 @@ def test_clients_go_over_to_the_nats_server_alone_and_stay_there_until_a_restart
         status = here.front.status()
         assert (status.direct_in, status.direct_out) == (2, 1)
         assert (status.is_direct, status.passing, status.connections) == (False, 3, 3)
-        assert [m.payload for m in client.messages] == [b"1", b"2", b"3"]
+        await here.reload(options_of({}))
+        late.send(pub(b"acks.2", b""))
+        client.send(pub(b"core.a", b"4"))
+        core.wait_for(9)
+        core.send(pub(b"in.1", b"4"))
+        client.wait_for(4)
+        late.wait_for(1)
+        status = here.front.status()
+        assert (status.direct_in, status.direct_out) == (4, 3)
+        assert (status.is_direct, status.passing, status.connections) == (True, 0, 3)
+        # Once more.
+        await here.reload(options_of({"mappings": {"x": "y"}}))
+        await here.reload(options_of({}))
+        client.send(pub(b"core.a", b"5"))
+        core.wait_for(10)
+        assert here.front.status().direct_in == 5
+        assert [m.payload for m in client.messages] == [b"1", b"2", b"3", b"4"]
         assert [client.lines, other.lines] == [[], []]
         assert not any(peer.is_over for peer in (core, client, other, late))
 
     standing(options_of({}), work)
-    assert lines(path) == [
-        f'{_ALONE}the NATS server has "mappings"',
-        f"{_ALONE}{_NEXT_START}",
-    ]
+    # A line that comes again soon is not written again.
+    assert lines(path) == [f'{_ALONE}the NATS server has "mappings"']
+    assert _BACK in path.read_text()
 
 
 def test_permissions_that_a_reload_brings_hold_for_who_has_been_there() -> None:
@@ -183,6 +206,46 @@ def test_permissions_that_a_reload_brings_hold_for_who_has_been_there() -> None:
         assert [m.payload for m in core.messages] == [b"1", b"3"]
 
     standing(options_of({}, user="a", password="b"), work)
+
+
+def test_who_connects_with_a_certificate_behind_a_reload_is_served(
+    certificates: Certificates,
+) -> None:
+    """TLS is between the client and the NATS server then; who was there before stays."""
+    pair = certificates.server
+    tls = ServerTlsOptions(
+        enabled=True,
+        cert_file=pair.cert,
+        key_file=pair.key,
+        verify=True,
+        ca_file=certificates.ca.cert,
+    )
+    context = ssl.create_default_context(cafile=certificates.ca.cert)
+    context.check_hostname = False
+    context.load_cert_chain(pair.cert, pair.key)
+    old = options_of({})
+    new = replace(
+        old, nats=replace(old.nats, tls=tls), link=LinkOptions(client_ca=certificates.ca.cert)
+    )
+
+    async def work(here: Standing) -> None:
+        core, early = here.core(CORE), here.client()
+        await here.reload(new)
+        plain, _ = greeted(LOOPBACK, here.front.port)
+        late = Peer(context.wrap_socket(plain))
+        late.send(b"SUB in.1 1\r\n")
+        late.settle()
+        payload = bytes(range(256)) * 200
+        late.send(pub(b"core.a", payload))
+        core.wait_for(1)
+        core.send(pub(b"in.1", payload))
+        late.wait_for(1)
+        assert core.messages[0].payload == late.messages[0].payload == payload
+        early.send(pub(b"core.a", b"2"))
+        core.wait_for(2)
+        late.close()
+
+    standing(old, work)
 
 
 class Deciding:
@@ -243,6 +306,12 @@ def test_a_listener_that_gave_up_the_direct_road_by_itself_does_not_say_that_it_
         until(lambda: not here.front.status().is_direct, "it says so")
         here.front.be_direct(on=True)
         assert not here.front.status().is_direct
+        # Nor does a reload change that.
+        here.front.forbid()
+        here.front.allow()
+        client.settle()
+        assert not here.front.status().is_direct
+        assert here.front.is_forbidden_for_good
 
 
 def longest(client: Peer, size: int) -> bool:
