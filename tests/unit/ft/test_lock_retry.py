@@ -103,10 +103,10 @@ def test_each_pause_is_twice_as_long_up_to_the_longest_and_ends_once() -> None:
     nominal = FIRST_BACK_OFF_S
     for _ in range(10):
         assert found.begin(NOW) == nominal
-        assert found.until == NOW + nominal
+        assert [found.until] == [NOW + nominal]
         assert not found.is_over(NOW + nominal - 0.001)
         assert found.is_over(NOW + nominal)
-        assert found.until is None
+        assert [found.until] == [None]
         assert not found.is_over(NOW + nominal)
         nominal = min(2 * nominal, LONGEST_BACK_OFF_S)
     assert nominal == LONGEST_BACK_OFF_S

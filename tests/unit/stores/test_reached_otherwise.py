@@ -16,9 +16,10 @@ from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelEnd
 from ftstan.wire.block import MsgBlock
+from tests.filenode import Owner
 from tests.sim.disk import CrashMode
 from tests.unit.stores.test_recovery_damage import contents_of
-from tests.unit.stores.test_slices import NO_LIMITS, Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import NO_LIMITS, Node, contents, fresh
 
 #: Two messages in a slice.
 SMALL = FileStoreOptions(slice_max_msgs=2)

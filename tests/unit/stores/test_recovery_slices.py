@@ -18,8 +18,9 @@ from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.recovery import judging, opening
 from ftstan.wire.block import MsgBlock
+from tests.filenode import Owner
 from tests.unit.stores.test_recovery_damage import TORN, contents_of, left_by, record, written
-from tests.unit.stores.test_slices import Node, Owner, contents, fresh
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
