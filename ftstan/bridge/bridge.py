@@ -7,8 +7,6 @@ and that is where the channel goes on.
 
 from __future__ import annotations
 
-import os
-import select
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError
@@ -16,8 +14,10 @@ from ftstan.bridge import feed as feeding
 from ftstan.bridge import metrics
 from ftstan.bridge.errors import BridgeError, SecondBridgeError
 from ftstan.bridge.feed import Feed, item_of
+from ftstan.bridge.gaps import Gaps
 from ftstan.bridge.marks import Framer
 from ftstan.bridge.mirror import Gap, Mirror, Stage
+from ftstan.bridge.outlet import Outlet
 from ftstan.bridge.target import hint_of, problem_of
 from ftstan.client import ClientError, Start
 from ftstan.nats.jetstream import NO_RESPONDERS
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ftstan.client import Message
     from ftstan.nats.jetstream import JetStream
 
-_CONNECT_S: Final = 5.0
 _AGAIN_S: Final = 0.25
 _NO_ROOM_AGAIN_S: Final = 5.0
 #: An append without an answer for so long is asked after.
@@ -45,13 +44,9 @@ _MISSING_S: Final = 1.0
 _LAST_ANSWERS_S: Final = 5.0
 _TICK_S: Final = 0.5
 _METRICS_S: Final = 5.0
-_SEND_BYTES: Final = 128 << 10
 _CHUNK: Final = 64
 #: So few new messages since the last look at the files, and the tail takes over.
 _NEARLY_LEVEL: Final = 5000
-#: How often the files are looked at for a message that the server has and they do not confirm: they
-#: are a second late.
-_CONFIRMS: Final = 5
 #: How often another run may have been quicker before it counts as a second bridge: what a bridge
 #: that was killed had sent may still arrive.
 _FOREIGN: Final = 3
@@ -85,26 +80,29 @@ class Bridge:
     ) -> None:
         self._target = target
         self._js: JetStream = target.js
+        self._outlet = Outlet(self._js, say)
         self._feed = Feed(connecting, self.wake, say)
         self._files = files
         self._mirrors = mirrors
         self._clock = clock
         self._say = say
-        self._purge_at_gap = purge_at_gap
         self._once = once
         self._metrics_file = metrics_file
         self._metrics_at = 0.0
         self._id = Nuid().next()
         self._stopping = False
-        self._out: list[bytes] = []
-        self._out_size = 0
-        self._lost = ""
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._js.on_late = self._on_answer
+        self._gaps = Gaps(
+            *(target, self._feed, files),
+            purges=purge_at_gap,
+            say=say,
+            follow=self._follow,
+            begin_anew=self._attempt,
+        )
 
     def wake(self) -> None:
         """Have the loop look again. Any thread may call it."""
-        os.eventfd_write(self._wake_fd, 1)
+        self._outlet.wake()
 
     def stop(self) -> None:
         """End ``run`` soon, once what was sent is answered. A signal handler may call it."""
@@ -118,7 +116,7 @@ class Bridge:
     def close(self) -> None:
         """End the session, and release what the loop waits on."""
         self._feed.close()
-        os.close(self._wake_fd)
+        self._outlet.close()
 
     # ---- before the first write
 
@@ -231,15 +229,19 @@ class Bridge:
             self._say(error.text)
 
     def _turn(self) -> None:
-        if not self._js.connected and not self._connect():
-            return
+        if not self._outlet.connected:
+            if not self._outlet.connect():
+                return
+            for mirror in self._mirrors:
+                if mirror.is_live:
+                    mirror.again_at = self._clock.mono()
         is_busy = False
         try:
             for mirror in self._mirrors:
                 if mirror.is_live:
                     is_busy |= self._guarded(mirror, self._step)
-            self._flush()
-            self._listen(0.0 if is_busy else _TICK_S)
+            self._outlet.flush()
+            self._outlet.listen(0.0 if is_busy else _TICK_S, self._take_answers)
         except ConnectionLostError as error:
             self._on_lost(error)
 
@@ -296,7 +298,7 @@ class Bridge:
             else:
                 return False
         except Gap as gap:
-            self._bridge_gap(mirror, gap)
+            self._gaps.bridge(mirror, gap)
         if mirror.ahead and not mirror.exists:
             self._create(mirror)
         self._send(mirror)
@@ -307,7 +309,7 @@ class Bridge:
         assert framer is not None
         if not mirror.ahead or mirror.again_at:
             return
-        most = self._js.link.max_payload
+        most = self._outlet.max_payload
         if not mirror.window:
             mirror.progress_at = self._clock.mono()
         while mirror.ahead and mirror.has_room:
@@ -321,17 +323,7 @@ class Bridge:
                         f"{most}",
                         hint="raise max_payload there, then start the bridge again",
                     )
-                self._out += (head, data, b"\r\n")
-                self._out_size += size
-            if self._out_size >= _SEND_BYTES:
-                self._flush()
-
-    def _flush(self) -> None:
-        if self._out:
-            frames = b"".join(self._out)
-            self._out.clear()
-            self._out_size = 0
-            self._js.send(frames)
+                self._outlet.put(head, data)
 
     # ---- the backlog
 
@@ -400,7 +392,7 @@ class Bridge:
         if done:
             self._feed.ack(done)
         if mirror.held and now - mirror.held_since > _MISSING_S:
-            self._look_for(mirror, now)
+            self._gaps.look_for(mirror, now)
 
     def _is_same(self, mirror: Mirror) -> bool:
         """Whether the channel of a new session is the one that was mirrored; false if that cannot
@@ -425,72 +417,6 @@ class Bridge:
         if held is not None and (held.mark is None or held.mark.timestamp != item.timestamp):
             raise _other_content(mirror, item.sequence)
 
-    def _look_for(self, mirror: Mirror, now: float) -> None:
-        """A message is missing: it was lost on its way, or it has expired.
-
-        Two subscriptions have to say so before the second is believed.
-        """
-        mirror.held_since = now
-        found = [self._feed.read_one(mirror.channel, Start.sequence(mirror.next)) for _ in range(2)]
-        behind = [item.sequence for item in found if item is not None]
-        if len(behind) == len(found) and min(behind) > mirror.next:
-            # What the server has now counts: others may be missing among those that came.
-            raise Gap(mirror.next, min(*behind, *mirror.held))
-        assert mirror.tail is not None
-        self._feed.leave(mirror.tail)
-        mirror.held.clear()
-        self._follow(mirror)
-
-    # ---- gaps
-
-    def _bridge_gap(self, mirror: Mirror, gap: Gap) -> None:
-        """The channel has nothing from ``gap.first`` to before ``gap.found``."""
-        if mirror.ahead or mirror.window:
-            # First everything before it has to be in the stream.
-            mirror.reading = None
-            return
-        if mirror.stage is Stage.TAIL and self._files is not None and self._go_back(mirror, gap):
-            return
-        if not mirror.exists:
-            mirror.skip_to(gap.found)
-            mirror.reading = None
-            return
-        oldest = self._feed.read_one(mirror.channel, Start.first())
-        first = oldest.sequence if oldest is not None else None
-        if not mirror.is_empty and (not self._purge_at_gap or first is None or first < gap.found):
-            raise BridgeError(
-                f'the channel "{mirror.channel}" has no messages {gap.first} to {gap.found - 1}, '
-                f'and its stream "{mirror.stream}" ends at {mirror.acked}',
-                hint="they have expired: with --purge-at-gap the stream begins behind them, as "
-                "the channel does"
-                if first is not None and first >= gap.found
-                else "the log has a hole; run: ftstanctl store verify DIR",
-            )
-        self._target.purge_to(mirror.stream, gap.found)
-        self._say(f"{mirror.channel}: {gap.first} to {gap.found - 1} have expired, the stream "
-                  f"begins at {gap.found}")  # fmt: skip
-        mirror.skip_to(gap.found)
-        mirror.is_empty = True
-        mirror.reading = None
-        self._attempt(mirror)
-
-    def _go_back(self, mirror: Mirror, gap: Gap) -> bool:
-        """What the limits have removed may be in the files as long as its slice is: read those
-        again, or wait until they say how far they count. Tells whether that is to be done.
-        """
-        assert self._files is not None
-        extent = self._files.extent(mirror.channel)
-        if extent.first <= gap.first <= extent.last:
-            assert mirror.tail is not None
-            self._feed.leave(mirror.tail)
-            mirror.tail = None
-            mirror.held.clear()
-            mirror.deliveries.clear()
-            mirror.stage = Stage.BACKLOG
-            return True
-        mirror.waited += 1
-        return extent.last < gap.first and mirror.waited <= _CONFIRMS
-
     # ---- JetStream
 
     def _create(self, mirror: Mirror) -> None:
@@ -499,27 +425,8 @@ class Bridge:
         mirror.exists = True
         self._say(f"{mirror.channel}: the stream {mirror.stream} is made, from {first} on")
 
-    def _connect(self) -> bool:
-        try:
-            self._js.connect(_CONNECT_S)
-        except NatsError as error:
-            if self._lost != error.text:
-                self._lost = error.text
-                self._say(f"{error.text}; trying again")
-            self._wait([self._wake_fd], _AGAIN_S)
-            self._take_wakes()
-            return False
-        if self._lost:
-            self._say(f"connected to JetStream at {self._js.link.url_shown} again")
-            self._lost = ""
-        for mirror in self._mirrors:
-            if mirror.is_live:
-                mirror.again_at = self._clock.mono()
-        return True
-
     def _on_lost(self, error: ConnectionLostError) -> None:
-        self._out.clear()
-        self._out_size = 0
+        self._outlet.drop()
         denied = error.text.lower()
         if _DENIED in denied:
             for mirror in self._mirrors:
@@ -532,30 +439,7 @@ class Bridge:
                         ),
                     )
                     return
-        self._lost = error.text
-        self._say(f"{error.text}; connecting again")
-
-    def _listen(self, seconds: float) -> None:
-        """Take what has come, and wait for it if nothing has."""
-        if self._take_answers() or not seconds or self._js.link.pending:
-            return
-        self._wait([self._js.link.fileno(), self._wake_fd], seconds)
-        self._take_wakes()
-        self._take_answers()
-
-    @staticmethod
-    def _wait(fds: list[int], seconds: float) -> None:
-        """Until one of them can be read; their numbers may be beyond what ``select`` takes."""
-        poll = select.poll()
-        for fd in fds:
-            poll.register(fd, select.POLLIN)
-        poll.poll(-(-seconds * 1000 // 1))
-
-    def _take_wakes(self) -> None:
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            return
+        self._outlet.lost(error.text)
 
     def _on_answer(self, token: bytes, status: int, payload: bytes) -> None:
         index, hyphen, rest = token.partition(b"-")

@@ -108,6 +108,12 @@ class Broker(BrokerBase):
             )
             refused = recovered.refused.get(channel.name) or exhausted(stored_channel)
             channel.refused = refused.encode() or None
+            channel.mover = stored_channel.mover
+            if channel.mover is not None:
+                log.warning(
+                    f"channel {quoted(channel.name)} has moved: publishes are refused",
+                    channel=channel.name,
+                )
             if channel.name not in recovered.refused and refused:
                 log.error(f"channel {quoted(channel.name)}: {refused}", channel=channel.name)
             tell_ahead(stored_channel, self.wall)
@@ -459,6 +465,11 @@ class Broker(BrokerBase):
     def quarantined(self) -> list[bytes]:
         """Names of the channels that take nothing new because their files are damaged."""
         return [channel.name for channel in self.channels.values() if channel.refused is not None]
+
+    @property
+    def moved(self) -> list[bytes]:
+        """Names of the channels that take no publishes because they have moved."""
+        return [channel.name for channel in self.channels.values() if channel.mover is not None]
 
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link

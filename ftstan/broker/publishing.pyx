@@ -38,6 +38,8 @@ from ftstan.base.errors import FtstanError, StoreError, WireError
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"
+#: What a publisher gets for a channel that an operator has marked as moved.
+HAS_MOVED = b"stan: channel has moved"
 #: A message that could be stored and not be delivered, for it grows on the way: sequence, time,
 #: mark of a resend.
 TOO_LARGE = (
@@ -400,6 +402,10 @@ cdef class Core(Delivery):
         if channel.refused is not None:
             self.refuse(f.reply, m.guid, channel.refused)
             self.on_refused("publish to a closed channel")
+            return 0
+        if channel.mover is not None and as_bytes(m.client_id) != channel.mover:
+            self.refuse(f.reply, m.guid, HAS_MOVED)
+            self.on_refused("publish to a moved channel")
             return 0
         ts = self.wall if self.wall > channel.last_ts else channel.last_ts
         if (

@@ -152,7 +152,7 @@ def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     if arguments.output == "json":
         print_json({"channels": rows})
         return EXIT_DONE
-    heads = ("channel", "messages", "bytes", "first", "last", "subscriptions", "quarantined")
+    heads = ("channel", "messages", "bytes", "first", "last", "subscriptions", "state")
     cells = [
         (
             row["name"],
@@ -161,7 +161,7 @@ def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
             row["first_seq"],
             row["last_seq"],
             row["subscriptions"],
-            "yes" if row["quarantined"] else "no",
+            _channel_state(row),
         )
         for row in rows
     ]
@@ -177,7 +177,7 @@ def _channel_report(arguments: argparse.Namespace, servers: Servers) -> int:
         return EXIT_DONE
     heads = (
         *("channel", "lag", "oldest unread", "last ack", "lost to limits", "stalled"),
-        *("subscriptions", "messages", "bytes", "quarantined"),
+        *("subscriptions", "messages", "bytes", "state"),
     )
     cells = [
         (
@@ -185,12 +185,18 @@ def _channel_report(arguments: argparse.Namespace, servers: Servers) -> int:
             *(ago(row["oldest_unread_age_s"]), ago(row["last_ack_age_s"])),
             *(row["lost_to_limits"], row["stalled"]),
             *(row["subscriptions"], row["msgs"], size_of(row["bytes"])),
-            "yes" if row["quarantined"] else "no",
+            _channel_state(row),
         )
         for row in rows
     ]
     print_table(heads, cells, right=heads[1:9])
     return EXIT_DONE
+
+
+def _channel_state(row: Row) -> str:
+    # An older server does not know of moves.
+    moved = row.get("moved", False)
+    return "quarantined" if row["quarantined"] else "moved" if moved else "-"
 
 
 def _channels_of(servers: Servers) -> list[Row]:
@@ -243,6 +249,21 @@ def _channel_purge(arguments: argparse.Namespace, servers: Servers) -> int:
     answer = servers.change(arguments, server, request)
     if arguments.output == "json":
         print_json({"channel": arguments.name, "done": answer.note, **answer.rows[0]})
+        return EXIT_DONE
+    return _say(arguments, "channel", answer.note)
+
+
+def _channel_moved(arguments: argparse.Namespace, servers: Servers) -> int:
+    server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
+    is_on = arguments.state == "on"
+    if is_on:
+        confirm(arguments, f"refuse publishes to channel {visible(arguments.name)}")
+    request = Request(
+        Verb.MOVED, name=arguments.name, on=is_on, client=arguments.mover, by=claimed()
+    )
+    answer = servers.change(arguments, server, request)
+    if arguments.output == "json":
+        print_json({"channel": row["name"], "moved": is_on, **answer.rows[0]})
         return EXIT_DONE
     return _say(arguments, "channel", answer.note)
 
@@ -555,6 +576,17 @@ _WORDS = {
             changes=True,
             destroys=True,
         ),
+        "moved": _Word(
+            "say that a channel has moved elsewhere: publishes to it are refused, or taken again",
+            _channel_moved,
+            (
+                "channel moved orders on --dir /nss/orders",
+                "channel moved orders off --admin-key stan.key",
+            ),
+            "name",
+            changes=True,
+            destroys=True,
+        ),
         "purge": _Word(
             "remove messages of a channel from its front, or all; its last sequence and "
             "subscriptions stay",
@@ -703,6 +735,16 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 "--force",
                 action="store_true",
                 help="also if there are subscriptions: they and their positions are lost",
+            )
+            moved = commands.choices["moved"]
+            moved.add_argument(
+                "state", choices=("on", "off"), help="on: refuse publishes; off: take them again"
+            )
+            moved.add_argument(
+                "--mover",
+                default="",
+                metavar="ID",
+                help="the client that may still publish (default: none)",
             )
             again = commands.choices["redrive"]
             again.add_argument(
