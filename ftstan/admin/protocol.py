@@ -112,8 +112,8 @@ class Request:
     ``at_ns`` is for ``PLAN``: when to hand over (Unix nanoseconds), 0 or less to end such a plan. A
     verb of its own: a member that does not know it must not hand over at once.
 
-    ``on`` is for ``mixed`` and ``MOVED``, ``count`` for ``history``. ``to`` of ``STEP_DOWN`` is the id of a node
-    of the cluster, as ``name`` of ``ADD_NODE`` and ``REMOVE_NODE``.
+    ``on`` is for ``mixed`` and ``MOVED``, ``count`` for ``history``. ``to`` of ``STEP_DOWN`` is the
+    id of a node of the cluster, as ``name`` of ``ADD_NODE`` and ``REMOVE_NODE``.
 
     ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of
     ``CLIENT`` and ``KICK``; ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``; ``client`` of

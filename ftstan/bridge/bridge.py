@@ -15,8 +15,9 @@ from ftstan.bridge import metrics
 from ftstan.bridge.errors import BridgeError, SecondBridgeError
 from ftstan.bridge.feed import Feed, item_of
 from ftstan.bridge.gaps import Gaps
-from ftstan.bridge.marks import Framer
+from ftstan.bridge.marks import Framer, origin_of
 from ftstan.bridge.mirror import Gap, Mirror, Stage
+from ftstan.bridge.names import private_subject
 from ftstan.bridge.outlet import Outlet
 from ftstan.bridge.target import hint_of, problem_of
 from ftstan.client import ClientError, Start
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ftstan.bridge.feed import Connecting
     from ftstan.bridge.marks import Item
     from ftstan.bridge.target import StreamState, Target
+    from ftstan.bridge.wayback import Inlet
     from ftstan.client import Message
     from ftstan.nats.jetstream import JetStream
 
@@ -44,6 +46,8 @@ _MISSING_S: Final = 1.0
 _LAST_ANSWERS_S: Final = 5.0
 _TICK_S: Final = 0.5
 _METRICS_S: Final = 5.0
+#: How often a stream is looked at whether the channel has moved into it.
+_LOOK_S: Final = 2.0
 _CHUNK: Final = 64
 #: So few new messages since the last look at the files, and the tail takes over.
 _NEARLY_LEVEL: Final = 5000
@@ -62,7 +66,7 @@ class Bridge:
 
     ``say`` gets each line for the operator. ``purge_at_gap``: where messages have expired before
     they were mirrored, the stream begins behind them, as the channel does. ``metrics_file``: what
-    is written for Prometheus, empty for nothing.
+    is written for Prometheus, empty for nothing; ``inlets``: what of the way back is in there.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Bridge:
         purge_at_gap: bool = False,
         once: bool = False,
         metrics_file: str = "",
+        inlets: Sequence[Inlet] = (),
     ) -> None:
         self._target = target
         self._js: JetStream = target.js
@@ -88,6 +93,7 @@ class Bridge:
         self._say = say
         self._once = once
         self._metrics_file = metrics_file
+        self._inlets = inlets
         self._metrics_at = 0.0
         self._id = Nuid().next()
         self._stopping = False
@@ -140,10 +146,20 @@ class Bridge:
         state = self._target.look(mirror.stream)
         if state is not None:
             self._compare(mirror, state)
+        if mirror.two_way:
+            self._target.check_inlet(mirror.stream, mirror.channel)
         self._target.check_subject(mirror.stream, mirror.channel)
 
     def _compare(self, mirror: Mirror, state: StreamState) -> None:
-        wrong = self._target.differences(mirror.stream, mirror.channel, state)
+        wrong = self._target.differences(
+            mirror.stream, mirror.channel, state, two_way=mirror.two_way
+        )
+        if not wrong and state.moved is not None:
+            raise BridgeError(
+                f'the channel "{mirror.channel}" has moved into the stream "{mirror.stream}" at '
+                f"{state.moved}",
+                hint=f"to take that back: ftstanctl bridge undo --channel {mirror.channel}",
+            )
         if wrong:
             raise BridgeError(
                 f'the stream "{mirror.stream}" for the channel "{mirror.channel}" exists, and is '
@@ -162,9 +178,18 @@ class Bridge:
         held = self._target.message(mirror.stream, last)
         if held is None:
             return
+        own = self._own(mirror, last)
+        if (
+            held.mark is None
+            and own is not None
+            and own.sequence == last
+            and own.data == held.data
+            and origin_of(own.reply, mirror.stream) == last
+        ):
+            # It came from here: the cut-over was taken back.
+            return
         if held.mark is None or (held.mark.channel, held.mark.sequence) != (mirror.channel, last):
             raise _stranger(mirror, last)
-        own = self._own(mirror, last)
         if own is not None and own.sequence == last:
             if (own.timestamp, own.data) != (held.mark.timestamp, held.data):
                 raise _other_content(mirror, last)
@@ -205,7 +230,7 @@ class Bridge:
         Raises ``BridgeError`` when no session is left.
         """
         if self._metrics_file:
-            metrics.write(self._metrics_file, self._mirrors)
+            metrics.write(self._metrics_file, self._mirrors, self._inlets)
         for mirror in self._mirrors:
             self._begin(mirror)
         while not self._stopping and any(mirror.is_live for mirror in self._mirrors):
@@ -223,7 +248,7 @@ class Bridge:
     def _write_metrics(self) -> None:
         self._metrics_at = self._clock.mono() + _METRICS_S
         try:
-            metrics.write(self._metrics_file, self._mirrors)
+            metrics.write(self._metrics_file, self._mirrors, self._inlets)
         except ConfigError as error:
             # Channels go on: whoever reads the file sees that it is old.
             self._say(error.text)
@@ -257,6 +282,15 @@ class Bridge:
             self._later(mirror, error.text, _AGAIN_S)
         return False
 
+    def _make_two_way(self, mirror: Mirror) -> None:
+        """Have new publishers' messages go to an inlet, for the way back."""
+        if mirror.exists:
+            state = self._target.look(mirror.stream)
+            if state is not None and not state.is_two_way:
+                self._target.set_two_way(state, mirror.stream)
+        self._target.make_inlet(mirror.stream, mirror.channel)
+        mirror.is_ready = True
+
     def _begin(self, mirror: Mirror) -> None:
         """Where the channel's messages come from first."""
         if self._files is None:
@@ -276,12 +310,19 @@ class Bridge:
         """From now on answers to earlier appends mean nothing."""
         mirror.attempt += 1
         token = self._js.inbox(f"{mirror.index}-{mirror.attempt}-")
-        mirror.framer = Framer(mirror.channel, mirror.stream, self._id, token)
+        subject = private_subject(mirror.channel) if mirror.two_way else mirror.channel
+        mirror.framer = Framer(mirror.channel, mirror.stream, self._id, token, subject)
         mirror.progress_at = self._clock.mono()
 
     def _step(self, mirror: Mirror) -> bool:
         """One channel's turn; tells whether there is more to do at once."""
         now = self._clock.mono()
+        if not mirror.is_ready:
+            self._make_two_way(mirror)
+        if now >= mirror.look_at:
+            mirror.look_at = now + _LOOK_S
+            if mirror.exists and not mirror.window and self._has_moved(mirror):
+                return False
         if mirror.again_at:
             if now < mirror.again_at:
                 return False
@@ -303,6 +344,21 @@ class Bridge:
             self._create(mirror)
         self._send(mirror)
         return is_busy and mirror.has_room
+
+    def _has_moved(self, mirror: Mirror) -> bool:
+        """Whether the channel has moved into the stream; then there is nothing more to do."""
+        state = self._target.look(mirror.stream)
+        return state is not None and self._ended_by_move(mirror, state)
+
+    def _ended_by_move(self, mirror: Mirror, state: StreamState) -> bool:
+        if state.moved is None:
+            return False
+        mirror.stage = Stage.STOPPED
+        self._say(
+            f"{mirror.channel}: has moved into the stream {mirror.stream} at {state.moved}: "
+            "nothing more to mirror"
+        )
+        return True
 
     def _send(self, mirror: Mirror) -> None:
         framer = mirror.framer
@@ -421,7 +477,7 @@ class Bridge:
 
     def _create(self, mirror: Mirror) -> None:
         first = mirror.ahead[0].sequence
-        self._target.create(mirror.stream, mirror.channel, first)
+        self._target.create(mirror.stream, mirror.channel, first, two_way=mirror.two_way)
         mirror.exists = True
         self._say(f"{mirror.channel}: the stream {mirror.stream} is made, from {first} on")
 
@@ -518,6 +574,8 @@ class Bridge:
                 f'the stream "{mirror.stream}" is gone: somebody has deleted it',
                 hint=f'start the bridge again to mirror "{mirror.channel}" from its beginning',
             )
+        if self._ended_by_move(mirror, state):
+            return
         if state.last < mirror.acked:
             raise BridgeError(
                 f'the stream "{mirror.stream}" ends at {state.last}, and had acknowledged '

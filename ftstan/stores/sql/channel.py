@@ -339,7 +339,8 @@ class SqlChannel:
 
     def set_moved(self, mover: bytes | None) -> None:
         """Refuse it. Raises ``RefusedError``."""
-        raise no_moves("a store in a database")
+        if mover is not None:
+            raise no_moves("a store in a database")
 
     def purge(self, sequence: int) -> None:
         """Drop every message up to ``sequence`` for good, durable on return."""

@@ -1,4 +1,4 @@
-"""``moved.bin``: whether a channel has moved elsewhere, so that no start lets anybody publish to it.
+"""``moved.bin``: whether a channel has moved elsewhere, so that no start lets anybody publish.
 
 One small file in a channel's directory, which the original ignores: in a mixed group no channel can
 be marked. Always replaced as a whole, durable before it is visible, after a confirm. It is never
@@ -77,8 +77,7 @@ def decode(data: bytes) -> tuple[bytes | None, str]:
     ):
         return (
             NOBODY,
-            "it is damaged: nobody may publish to the channel; say whether it has moved with "
-            "ftstanctl channel moved",
+            "it is damaged: nobody may publish to the channel; ftstanctl channel moved mends it",
         )
     _, has_moved = _BODY.unpack_from(body)
     return (body[_BODY.size :] if has_moved else None), ""
