@@ -86,6 +86,9 @@ _BACK: Final[tuple[tuple[str, str, str, Callable[[Inlet], int]], ...]] = (
     ),
 )
 
+#: Every series that a bridge can write.
+SERIES: Final = tuple(f"ftstan_bridge_{row[0]}" for row in (*_MEASURES, *_BACK))
+
 
 def rendered(mirrors: Sequence[Mirror], inlets: Sequence[Inlet] = ()) -> str:
     """The measures of every channel, in the text format of Prometheus."""

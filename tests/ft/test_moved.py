@@ -10,7 +10,7 @@ import pytest
 import ftstan.client
 from ftstan.client import PublishRefusedError
 from tests.ft.operator import Said, run
-from tests.processes import CLUSTER
+from tests.processes import CLUSTER, GROUP
 
 if TYPE_CHECKING:
     from tests.processes import Nats, Stage
@@ -78,7 +78,8 @@ def test_without_the_option_and_in_a_mixed_group_no_channel_is_marked(stage: Sta
     server.kill()
     server = stage.member("b", "-ns", nats.url, ALLOWED)
     server.wait_until_active()
-    where = ("--server", nats.url, "--cluster", CLUSTER, "--dir", str(stage.store))
+    where = ("--server", nats.url, "--cluster", CLUSTER, "--group", GROUP)
+    where = (*where, "--dir", str(stage.store))
     assert run("ft", "mixed", *where, "--timeout", "3", "on").status == 0
     said = channel(stage, nats, "moved", "on")
     assert said.status == 1
