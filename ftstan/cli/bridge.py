@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 _PING_MAX_OUT: Final = 60
 #: Behind the client id: who may publish to a channel that has moved.
 _MOVER: Final = "-mover"
+#: Seconds for the acknowledgement of a message; without it the session begins anew.
+_ACK_S: Final = 5.0
 #: Seconds for who serves.
 _ASK_S: Final = 1.0
 #: Columns with words.
@@ -118,7 +120,7 @@ def _start_way_back(
 ) -> None:
     target = _target(arguments)
     stack.callback(target.js.close)
-    feed = Feed(_connecting(arguments, "-back"), lambda: None, told)
+    feed = Feed(_connecting(arguments, "-back", _ACK_S), lambda: None, told)
     stack.callback(feed.close)
     feed.open()
     back = WayBack(target, feed, inlets, told)
@@ -432,7 +434,7 @@ def _undo(arguments: argparse.Namespace) -> int:
     rows = []
     with contextlib.ExitStack() as stack:
         _, moved = stack.enter_context(_moving(arguments))
-        feed = Feed(_connecting(arguments, _MOVER), lambda: None, _complain)
+        feed = Feed(_connecting(arguments, _MOVER, _ACK_S), lambda: None, _complain)
         stack.callback(feed.close)
         feed.open()
         for channel, stream in streams.items():
@@ -468,7 +470,9 @@ def _print_rows(rows: list[dict[str, Any]], texts: tuple[str, ...]) -> None:
 # ---- connections
 
 
-def _connecting(arguments: argparse.Namespace, suffix: str) -> Connecting:
+def _connecting(
+    arguments: argparse.Namespace, suffix: str, ack_timeout: float = 30.0
+) -> Connecting:
     async def connect(on_error: Telling, on_lost: Telling) -> Connection:
         try:
             return await ftstan.client.connect(
@@ -478,6 +482,7 @@ def _connecting(arguments: argparse.Namespace, suffix: str) -> Connecting:
                 login=client_options.login(arguments),
                 timeout=arguments.connect_timeout,
                 ping_max_out=_PING_MAX_OUT,
+                ack_timeout=ack_timeout,
                 on_error=on_error,
                 on_connection_lost=on_lost,
             )

@@ -4,6 +4,7 @@ moved into its stream and back. Stream and channel hold the same all the time.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import threading
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import ftstan.client
 from ftstan.base.errors import NatsError
 from ftstan.client import PublishRefusedError
 from tests.ft.bridged import CHANNEL, STREAM, Sides
@@ -44,6 +46,11 @@ def info(sides: Sides, stream: str) -> dict[str, int]:
     finally:
         js.link.close()
     return state
+
+
+async def publish_one(sides: Sides) -> None:
+    async with await ftstan.client.connect(CLUSTER, "one", servers=sides.nats.url) as client:
+        await client.publish(CHANNEL, b"one")
 
 
 class NewPublisher:
@@ -132,7 +139,7 @@ def test_a_takeover_and_a_cut_over_and_an_undo_lose_and_repeat_nothing(stage: St
     assert moved_at == 170
     assert bridge.status() == 0
     with pytest.raises(PublishRefusedError, match="channel has moved"):
-        sides.publish(1000, 1000)
+        asyncio.run(publish_one(sides))
     new.publish(151, 200)
     assert sides.last == 220
     assert news(sides) == new.taken
