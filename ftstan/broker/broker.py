@@ -111,7 +111,7 @@ class Broker(BrokerBase):
             channel.mover = stored_channel.mover
             if channel.mover is not None:
                 log.warning(
-                    f"channel {quoted(channel.name)} has moved: publishes are refused",
+                    f"Channel {quoted(channel.name)} has moved: publishes are refused",
                     channel=channel.name,
                 )
             if channel.name not in recovered.refused and refused:

@@ -300,10 +300,14 @@ def set_moved(broker: Broker, channel: Channel, mover: bytes | None) -> int:
     channel.store.set_moved(mover)
     broker.store.confirm()
     channel.mover = mover
-    what = "takes publishes again" if mover is None else "has moved: publishes are refused"
-    log.warning(f'Channel "{_show(channel.name)}" {what}', channel=channel.name)
     if mover is None:
+        log.info(f'Channel "{_show(channel.name)}" takes publishes again', channel=channel.name)
         broker.inactivity.check(channel)
+    else:
+        log.warning(
+            f'Channel "{_show(channel.name)}" has moved: publishes are refused',
+            channel=channel.name,
+        )
     return channel.store.last
 
 

@@ -357,6 +357,7 @@ def _moving(
 ) -> Iterator[tuple[Target, Callable[[str, str], Move]]]:
     """JetStream, and what moves a channel into a stream."""
     arguments.dir = arguments.datastore
+    arguments.secure = False
     # Before anything is changed: the key must be there.
     read_admin_key(arguments)
     target = _target(arguments)
