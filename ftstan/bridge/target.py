@@ -10,6 +10,7 @@ import binascii
 import json
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import ConfigError, NatsError
@@ -54,12 +55,21 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What a stream holds: ``first`` and ``last`` sequence, how many messages."""
+    """What a stream holds: ``first`` and ``last`` sequence, how many messages.
+
+    ``first_ns``: when the first of them was stored (Unix ns), 0 without one.
+    """
 
     first: int
     last: int
     messages: int
     config: dict[str, Any]
+    first_ns: int = 0
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether messages that it had are gone."""
+        return self.first > max(int(self.config.get("first_seq", 0)), 1)
 
     @property
     def channel(self) -> str:
@@ -390,4 +400,13 @@ def _state(told: dict[str, Any]) -> StreamState:
         int(state.get("last_seq", 0)),
         int(state.get("messages", 0)),
         told.get("config") or {},
+        _nanoseconds(str(state.get("first_ts", ""))),
     )
+
+
+def _nanoseconds(text: str) -> int:
+    """A time of JetStream, to the microsecond; 0 for what is none, and for its year 1."""
+    try:
+        return max(int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000, 0)
+    except (ValueError, OverflowError):
+        return 0

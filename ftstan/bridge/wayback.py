@@ -41,6 +41,8 @@ _LOOK: Final = 1000
 _LOOK_BYTES: Final = 8 << 20
 #: So often a channel may seem to be without a message before that is believed.
 _EMPTY: Final = 3
+#: How far the clocks of the streaming servers and of JetStream may be apart.
+_SKEW_NS: Final = 300 * 1_000_000_000
 
 
 class _LaterError(Exception):
@@ -196,6 +198,14 @@ class WayBack:
         if (stream.last if stream is not None else 0) < end:
             raise _LaterError
         known = self._last_origin(inlet, stream) if stream is not None else 0
+        if not known and stream is not None and self._may_have_lost(inlet, state, stream):
+            raise BridgeError(
+                f"it cannot be told whether messages {state.first} to {state.last} of "
+                f'"{inlet.name}" are in the channel: what the stream "{inlet.stream}" still has '
+                "is younger",
+                hint=f"look for them, purge those that are (nats stream purge {inlet.name} --seq), "
+                "and start the bridge again; a stream that keeps more avoids this",
+            )
         inlet.purged = state.first - 1
         inlet.next = max(known + 1, state.first)
         if known and state.first > known + 1:
@@ -231,6 +241,21 @@ class WayBack:
                 return found
             end = begin - 1
         return 0
+
+    def _may_have_lost(self, inlet: Inlet, state: StreamState, stream: StreamState) -> bool:
+        """Whether the stream may have had origins, and has dropped them all.
+
+        What was published from the inlet was stored in the channel after it came into the inlet:
+        if the stream goes back further than that, it would have it.
+        """
+        if not stream.has_dropped:
+            return False
+        if not stream.messages:
+            return True
+        oldest = self._target.message(inlet.stream, stream.first)
+        if oldest is None or oldest.mark is None:
+            return True
+        return oldest.mark.timestamp > state.first_ns - _SKEW_NS
 
     def _look(self, inlet: Inlet) -> StreamState:
         state = self._target.look(inlet.name)

@@ -659,7 +659,7 @@ CODES: Final = (
     Code(
         3210,
         'Channel ".." has moved: publishes are refused',
-        "Nothing, if it has; else `ftstanctl channel moved CHANNEL off`, or `ftstanctl bridge undo`",
+        "Nothing, if it has; else `ftstanctl bridge undo`, or `ftstanctl channel moved NAME off`",
         page="jetstream.md#cut-over",
     ),
     Code(

@@ -65,7 +65,9 @@ COUNTERS = Counters(
     clients=1, channels=3, in_msgs=9, in_bytes=276, out_msgs=13, out_bytes=315, redelivered=2
 )
 CHANNELS = [
-    CensusRow(b"b", 2, 50, 7, 1, 4, 1, 5, quarantined=True, moved=False, limits=ChannelLimits(max_msgs=0)),
+    CensusRow(
+        b"b", 2, 50, 7, 1, 4, 1, 5, quarantined=True, moved=False, limits=ChannelLimits(max_msgs=0)
+    ),
     CensusRow(
         b"a",
         3,

@@ -166,9 +166,7 @@ class ChannelFiles:
             else purge_mark.read(source.disk, self.dirfd)
         )
         self.moved_wrong = (
-            ""
-            if moved_mark.NAME in self.irregular
-            else moved_mark.read(source.disk, self.dirfd)[1]
+            "" if moved_mark.NAME in self.irregular else moved_mark.read(source.disk, self.dirfd)[1]
         )
         if mark is not None and self.slices and mark.speaks_of(self.slices[0].first_ts):
             self.purged = mark.sequence
