@@ -19,7 +19,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from demo.movers import NEW, OLD, STREAM, Publisher, Subscriber, failures, problems, to_jetstream
+from demo.movers import (
+    NEW,
+    NOWHERE,
+    OLD,
+    STREAM,
+    Publisher,
+    Subscriber,
+    failures,
+    problems,
+    to_jetstream,
+)
 from demo.processes import CHANNEL, CLUSTER, DemoError, Node
 from demo.screen import Screen
 from ftstan.base.clock import SystemClock
@@ -148,10 +158,14 @@ class Migration:
         told = self._ctl("undo", "--dir", self._store, "--yes")["channels"][0]
         self._screen.say(f"the channel takes publishes again behind {told['last']}")
         self._start_bridge()
-        for one in (self._publishers[0], self._subscribers[0]):
+        # What a publisher sends to the channel must not overtake what it has sent to the stream.
+        publisher, reader = self._publishers[0], self._subscribers[0]
+        publisher.move(NOWHERE)
+        self._load()
+        self._wait("its messages to come through", lambda: reader.has_read(publisher.newest))
+        for one in (publisher, reader):
             self._screen.say(f"{one.name} moves back to {OLD}")
             one.move(OLD)
-        self._load()
 
     def _judge(self) -> int:
         for publisher in self._publishers:

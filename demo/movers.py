@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 STREAM: Final = CHANNEL
 OLD: Final = "the streaming server"
 NEW: Final = "JetStream"
-_PAUSE_S: Final = 0.01
+#: Where a publisher is on its way back: what it sent has to come through first.
+NOWHERE: Final = "nowhere"
+_PAUSE_S: Final = 0.05
 _ASK_S: Final = 2.0
 _AGAIN_S: Final = 0.1
 _CONNECT_S: Final = 20.0
@@ -72,8 +74,10 @@ class _Application:
             while not self._stopping:
                 if self.side == OLD:
                     asyncio.run(self._old())
-                else:
+                elif self.side == NEW:
                     self._new()
+                else:
+                    time.sleep(_AGAIN_S)
         except BaseException as error:  # noqa: BLE001  # told by whoever plays the story
             self.failure = error
 
@@ -93,6 +97,11 @@ class Publisher(_Application):
     def __init__(self, name: str, stan: Sequence[str], jetstream: Sequence[str]) -> None:
         super().__init__(name, stan, jetstream)
         self.stored = 0
+
+    @property
+    def newest(self) -> bytes:
+        """The last message that it was told is stored."""
+        return b"%b %d" % (self.name.encode(), self.stored)
 
     def _next(self) -> bytes:
         return b"%b %d" % (self.name.encode(), self.stored + 1)
@@ -144,6 +153,10 @@ class Subscriber(_Application):
     def last(self) -> int:
         """Up to here everything was read."""
         return len(self.read)
+
+    def has_read(self, data: bytes) -> bool:
+        """Whether a message was read."""
+        return data in set(self.read.copy().values())
 
     def _take(self, sequence: int, data: bytes) -> None:
         if self.read.setdefault(sequence, data) != data:

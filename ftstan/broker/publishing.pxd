@@ -48,6 +48,7 @@ cdef class Core(Delivery):
     cdef int ack(self, Frame* f, Subscription sub) except -1
     cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1
     cdef bint hands_over(self) noexcept
+    cdef bytes sender(self, PubMsg* m)
     cdef bint is_answered(self, bytes key) except -1
     cdef int acknowledge(self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends) except -1
     cdef int touch(self, Channel channel) except -1

@@ -403,7 +403,7 @@ cdef class Core(Delivery):
             self.refuse(f.reply, m.guid, channel.refused)
             self.on_refused("publish to a closed channel")
             return 0
-        if channel.mover is not None and as_bytes(m.client_id) != channel.mover:
+        if channel.mover is not None and (not channel.mover or self.sender(&m) != channel.mover):
             self.refuse(f.reply, m.guid, HAS_MOVED)
             self.on_refused("publish to a moved channel")
             return 0
@@ -423,6 +423,15 @@ cdef class Core(Delivery):
         channel.last_ts = ts
         self.acknowledge(f.reply, &m, channel, channel.position)
         return 0
+
+    cdef bytes sender(self, PubMsg* m):
+        """The registered client that publishes: a connection id counts for more than the client id
+        beside it. Empty, which no client is, if it has gone.
+        """
+        if m.conn_id.n == 0:
+            return as_bytes(m.client_id)
+        client = self.conns.get(as_bytes(m.conn_id))
+        return b"" if client is None else <bytes>client.client_id
 
     def put_message(self, Channel channel not None, bytes reply not None, bytes data not None):
         """Stage a message of the server's own, as a publish without an ack; returns its sequence.
