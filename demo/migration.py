@@ -149,7 +149,7 @@ class Migration:
 
     def _cut_over(self) -> None:
         self._screen.say("ftstanctl bridge cutover")
-        told = self._ctl("cutover", "--dir", self._store, "--yes", "--wait", "60")["channels"][0]
+        told = self._ctl("cutover", "--dir", self._store, "--yes", "--wait", "100")["channels"][0]
         self._say_equal(told)
         self._wait_for_bridge()
 
@@ -196,6 +196,7 @@ class Migration:
 
     def _load(self) -> None:
         time.sleep(self._pause)
+        self._tend_bridge()
         if ended := failures((*self._publishers, *self._subscribers)):
             raise DemoError(f"an application ended: {ended[0]}", hint=f"see {self._place}")
 
@@ -222,6 +223,13 @@ class Migration:
         log = self._path("bridge.log")
         self._bridge = Child(self._words(*words, "--dir", self._store), log, directory=_ROOT)
 
+    def _tend_bridge(self) -> None:
+        """What a supervisor does: a bridge that did not get JetStream in time is started again."""
+        bridge = self._bridge
+        if bridge is not None and bridge.returncode:
+            self._screen.say(f"the bridge has ended: {bridge.last_lines(1)}; it is started again")
+            self._start_bridge()
+
     def _words(self, verb: str, *words: str) -> list[str]:
         stan = ",".join(node.url for node in self._nodes)
         where = ["--server", stan, "--cluster", CLUSTER, "--jetstream", ",".join(self._urls)]
@@ -245,15 +253,20 @@ class Migration:
         return found
 
     def _wait_for_bridge(self) -> None:
-        bridge = self._bridge
-        assert bridge is not None
-        self._wait("the bridge to end", lambda: not bridge.running)
-        if bridge.returncode != 0:
-            raise DemoError(f"the bridge ended with {bridge.returncode}", hint=bridge.tail())
+        """It ends by itself, for the channel has moved."""
+
+        def has_ended() -> bool:
+            return self._bridge is not None and self._bridge.returncode == 0
+
+        self._wait("the bridge to end", has_ended)
 
     def _wait(self, what: str, condition: Callable[[], object]) -> None:
+        def reached() -> bool:
+            self._tend_bridge()
+            return bool(condition())
+
         try:
-            until(condition, what)
+            until(reached, what)
         except TimeoutError as error:
             raise DemoError(str(error), hint=f"see the logs in {self._place}") from error
 

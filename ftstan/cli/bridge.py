@@ -108,8 +108,8 @@ def _run(arguments: argparse.Namespace) -> int:
             _start_way_back(arguments, inlets, told, stack)
         with _until_signalled(bridge):
             bridge.run()
-    is_stopped = any(one.error is not None for one in (*mirrors, *inlets))
-    return EXIT_STOPPED if is_stopped else EXIT_DONE
+    errors = [one.error for one in mirrors] + [one.error for one in inlets]
+    return EXIT_DONE if errors == [None] * len(errors) else EXIT_STOPPED
 
 
 def _start_way_back(

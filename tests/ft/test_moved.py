@@ -78,8 +78,8 @@ def test_without_the_option_and_in_a_mixed_group_no_channel_is_marked(stage: Sta
     server.kill()
     server = stage.member("b", "-ns", nats.url, ALLOWED)
     server.wait_until_active()
-    where = ("--server", nats.url, "--cluster", CLUSTER, "--group", GROUP)
-    where = (*where, "--dir", str(stage.store))
+    group = ("--server", nats.url, "--cluster", CLUSTER, "--group", GROUP)
+    where = (*group, "--dir", str(stage.store))
     assert run("ft", "mixed", *where, "--timeout", "3", "on").status == 0
     said = channel(stage, nats, "moved", "on")
     assert said.status == 1

@@ -165,8 +165,10 @@ class ChannelFiles:
             if purge_mark.NAME in self.irregular
             else purge_mark.read(source.disk, self.dirfd)
         )
-        self.moved_wrong = (
-            "" if moved_mark.NAME in self.irregular else moved_mark.read(source.disk, self.dirfd)[1]
+        self.mover, self.moved_wrong = (
+            (None, "")
+            if moved_mark.NAME in self.irregular
+            else moved_mark.read(source.disk, self.dirfd)
         )
         if mark is not None and self.slices and mark.speaks_of(self.slices[0].first_ts):
             self.purged = mark.sequence
