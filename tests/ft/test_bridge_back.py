@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,35 @@ def test_a_takeover_and_a_cut_over_and_an_undo_lose_and_repeat_nothing(stage: St
     assert bridge.status() == 0
     assert news(sides) == new.taken
     assert verified(sides)
+
+
+def channel_last(sides: Sides) -> int:
+    where = ("--server", sides.nats.url, "--cluster", CLUSTER, "--timeout", "3")
+    said = run("channel", "info", *where, CHANNEL, "--output", "json")
+    return int(said.json["channel"]["last_seq"]) if said.status == 0 else 0
+
+
+def test_an_undo_that_is_killed_goes_on_where_the_channel_is(stage: Stage) -> None:
+    sides = Sides(stage, 20, "-allow_channel_move")
+    new = NewPublisher(sides)
+    bridge = start(sides, "bridge")
+    until(lambda: sides.last == 20 and is_level(sides), f"the bridge to be level; {bridge.tail()}")
+    move(sides, "cutover")
+    assert bridge.status() == 0
+    new.publish(1, 300)
+    words = sides.words("undo", CHANNEL, "--dir", str(stage.store), "--yes")
+    undo = stage.run("undo", [sys.executable, "-m", "ftstan.cli.ctl", *words])
+    until(lambda: channel_last(sides) > 25, f"the undo to begin; {undo.tail()}")
+    undo.kill()
+    assert channel_last(sides) < 320
+    with pytest.raises(PublishRefusedError, match="channel has moved"):
+        asyncio.run(publish_one(sides))
+    move(sides, "undo")
+    assert channel_last(sides) == 320
+    assert news(sides) == new.taken
+    assert verified(sides)
+    asyncio.run(publish_one(sides))
+    assert channel_last(sides) == 321
 
 
 def test_a_cut_over_without_a_bridge_is_taken_back(stage: Stage) -> None:
