@@ -129,7 +129,14 @@ class Migration:
         self._bridge.kill()
         self._start_bridge()
         self._load()
-        leader = self._leader()
+        found: list[int] = []
+
+        def leads() -> bool:
+            found[:] = [self._leader()]
+            return found[0] >= 0
+
+        self._wait("the stream to have a leader", leads)
+        leader = found[0]
         self._screen.say(f"SIGKILL: the NATS server js{leader}, which leads the stream")
         self._jetstream[leader].kill()
         self._load()
@@ -289,8 +296,9 @@ class Migration:
         return int((self._asked(f"STREAM.INFO.{STREAM}").get("state") or {}).get("last_seq", 0))
 
     def _leader(self) -> int:
-        told = (self._asked(f"STREAM.INFO.{STREAM}").get("cluster") or {}).get("leader", "js0")
-        return int(str(told).removeprefix("js"))
+        """The number of the server that leads the stream, -1 if nobody says so now."""
+        told = (self._asked(f"STREAM.INFO.{STREAM}").get("cluster") or {}).get("leader")
+        return int(str(told).removeprefix("js")) if told else -1
 
     def _is_level(self) -> bool:
         with contextlib.suppress(DemoError):

@@ -404,16 +404,13 @@ cdef class Core(Delivery):
             self.on_refused("publish to a closed channel")
             return 0
         if channel.mover is not None and (not channel.mover or self.sender(&m) != channel.mover):
-            self.refuse(f.reply, m.guid, HAS_MOVED)
-            self.on_refused("publish to a moved channel")
+            # What was stored before the move must not be published again elsewhere.
+            if not (self.may_be_known(&m) and self.is_known(&m, channel, f.reply)):
+                self.refuse(f.reply, m.guid, HAS_MOVED)
+                self.on_refused("publish to a moved channel")
             return 0
         ts = self.wall if self.wall > channel.last_ts else channel.last_ts
-        if (
-            self.window is not None
-            and m.guid.n > OURS_SIZE
-            and memcmp(m.guid.p, OURS, OURS_SIZE) == 0
-            and self.is_repeat(&m, channel, ts, f.reply)
-        ):
+        if self.may_be_known(&m) and self.is_repeat(&m, channel, ts, f.reply):
             return 0
         if channel.staged is None:
             channel.staged = MsgBlock()
@@ -470,10 +467,26 @@ cdef class Core(Delivery):
         """Acknowledge a publish that was stored before; a new one, to be stored at ``ts``, is put
         into the window.
         """
-        cdef bytes guid = as_bytes(m.guid)
+        if self.is_known(m, channel, reply):
+            return True
+        self.window.add(
+            channel.name, as_bytes(m.guid), channel.applied + 1, ts, as_bytes(m.data)
+        )
+        return False
+
+    cdef bint may_be_known(self, PubMsg* m) noexcept:
+        """Whether the window is asked about a publish: only our clients' guids are in it."""
+        return (
+            self.window is not None
+            and m.guid.n > OURS_SIZE
+            and memcmp(m.guid.p, OURS, OURS_SIZE) == 0
+        )
+
+    cdef bint is_known(self, PubMsg* m, Channel channel, Span reply) except -1:
+        """Answer a publish that was stored before, or of which that cannot be told."""
         cdef uint64_t seq
         try:
-            seq = self.window.look(channel.name, guid, channel.store)
+            seq = self.window.look(channel.name, as_bytes(m.guid), channel.store)
         except StoreError as error:
             # It may be there: stored now, it would be there twice.
             self.refuse(reply, m.guid, error.text.encode())
@@ -482,7 +495,6 @@ cdef class Core(Delivery):
         # A sequence beyond the log is that of a message which was taken away with the damage around
         # it.
         if seq == 0 or seq > channel.applied:
-            self.window.add(channel.name, guid, channel.applied + 1, ts, as_bytes(m.data))
             return False
         self.acknowledge(reply, m, channel, channel.position if seq > channel.durable else DURABLE)
         return True

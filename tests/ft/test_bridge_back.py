@@ -172,6 +172,9 @@ def test_an_undo_that_is_killed_goes_on_where_the_channel_is(stage: Stage) -> No
     until(lambda: sides.last == 20 and is_level(sides), f"the bridge to be level; {bridge.tail()}")
     move(sides, "cutover")
     assert bridge.status() == 0
+    said = sides.bridge("run", "--channel", CHANNEL, "--back")
+    assert said.status == 3
+    assert f'has moved into the stream "{STREAM}" at 20' in said.err
     new.publish(1, 300)
     words = sides.words("undo", CHANNEL, "--dir", str(stage.store), "--yes")
     undo = stage.run("undo", [sys.executable, "-m", "ftstan.cli.ctl", *words])
@@ -214,11 +217,15 @@ def test_copies_are_not_published_to_the_channel(stage: Stage) -> None:
     bridge.wait_for("is a copy that a bridge has made")
     bridge.signal(signal.SIGTERM)
     assert bridge.status() == 0
+    said = sides.once()
+    assert said.status == 3
+    assert f"new publishers' messages come back from {INLET}: --back" in said.err
 
 
 def test_moves_need_a_channel_and_a_key(stage: Stage) -> None:
     del stage
     assert run("bridge", "cutover", "--yes").status == 64
+    assert run("bridge", "run", "--channel", CHANNEL, "--back", "--once").status == 64
     said = run("bridge", "undo", CHANNEL, "--yes", "--cluster", CLUSTER)
     assert said.status == 64
     assert "admin.key" in said.err
