@@ -18,6 +18,7 @@ from ftstan.bridge import names
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.marks import Mark, mark_of
 from ftstan.nats.jetstream import ApiError, JetStream, headers_of
+from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,12 @@ class StreamState:
     @property
     def is_inlet(self) -> bool:
         """Whether it takes what new publishers send."""
-        return _INLET_KEY in (self.config.get("metadata") or {})
+        return bool(self.inlet_id)
+
+    @property
+    def inlet_id(self) -> str:
+        """What tells an inlet from one of the same name that was there before; empty for others."""
+        return str((self.config.get("metadata") or {}).get(_INLET_KEY, ""))
 
     @property
     def is_two_way(self) -> bool:
@@ -276,7 +282,7 @@ class Target:
         if self.look(inlet) is not None:
             return
         config = self.wanted(inlet, channel, 1) | {"max_msgs": -1, "max_bytes": -1, "max_age": 0}
-        config["metadata"] = config["metadata"] | {_INLET_KEY: stream}
+        config["metadata"] = config["metadata"] | {_INLET_KEY: Nuid().next()}
         self._make(channel, inlet, config)
 
     def close_inlet(self, stream: str, channel: str) -> StreamState | None:

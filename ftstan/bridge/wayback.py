@@ -65,7 +65,7 @@ class Inlet:
     published: int = 0
     waiting: int = 0
     copies: int = 0
-    seen: bool = False
+    id: str = ""
     trouble: str = ""
     error: FtstanError | None = None
 
@@ -73,6 +73,11 @@ class Inlet:
     def name(self) -> str:
         """The stream that takes them."""
         return names.inlet_name(self.stream)
+
+    @property
+    def label(self) -> str:
+        """What origins name it by: one that was made anew counts from 1 again."""
+        return f"{self.name}.{self.id}"
 
 
 class WayBack:
@@ -161,7 +166,7 @@ class WayBack:
 
     def _publish(self, inlet: Inlet, data: bytes, sequence: int) -> None:
         try:
-            self._feed.publish(inlet.channel, data, marks.origin(inlet.name, sequence))
+            self._feed.publish(inlet.channel, data, marks.origin(inlet.label, sequence))
         except InvalidArgumentError as error:
             raise BridgeError(
                 f'message {sequence} of "{inlet.name}" cannot be published to the channel: '
@@ -197,7 +202,8 @@ class WayBack:
         stream = self._target.look(inlet.stream)
         if (stream.last if stream is not None else 0) < end:
             raise _LaterError
-        known = self._last_origin(inlet, stream) if stream is not None else 0
+        known, data = self._last_origin(inlet, stream) if stream is not None else (0, b"")
+        self._check_same(inlet, state, known, data)
         if not known and stream is not None and self._may_have_lost(inlet, state, stream):
             raise BridgeError(
                 f"it cannot be told whether messages {state.first} to {state.last} of "
@@ -221,26 +227,40 @@ class WayBack:
                 return newest.sequence
         return 0
 
-    def _last_origin(self, inlet: Inlet, stream: StreamState) -> int:
-        """The highest place in the inlet of a message in the stream, 0 if there is none."""
+    def _check_same(self, inlet: Inlet, state: StreamState, known: int, data: bytes) -> None:
+        """Whether the inlet still has what it had: JetStream can lose messages in a power cut, and
+        their numbers then come again. Raises ``BridgeError``.
+        """
+        if state.last < known:
+            raise _gone_back(inlet, state.last, known)
+        if state.first <= known:
+            batch = self._js.get(inlet.name, known, 1, _LOOK_BYTES, ASK_S)
+            if not batch.rows:
+                raise _LaterError
+            if (batch.rows[0][0], batch.rows[0][2]) != (known, data):
+                raise _gone_back(inlet, known - 1, known)
+
+    def _last_origin(self, inlet: Inlet, stream: StreamState) -> tuple[int, bytes]:
+        """The highest place in the inlet of a message in the stream, and its data; 0 if there is
+        none.
+        """
         end = stream.last
         while end >= stream.first and stream.messages:
             begin = max(end - _LOOK + 1, stream.first)
-            found = 0
+            found = (0, b"")
             at = begin
             while at <= end:
                 batch = self._js.get(inlet.stream, at, end - at + 1, _LOOK_BYTES, ASK_S)
                 if not batch.rows:
                     # A copy of the stream that is behind has answered.
                     raise _LaterError
-                found = max(
-                    [found, *(marks.origin_in(h, inlet.name) for h in batch.headers)],
-                )
+                for row, headers in zip(batch.rows, batch.headers, strict=True):
+                    found = max(found, (marks.origin_in(headers, inlet.label), row[2]))
                 at = batch.rows[-1][0] + 1
-            if found:
+            if found[0]:
                 return found
             end = begin - 1
-        return 0
+        return 0, b""
 
     def _may_have_lost(self, inlet: Inlet, state: StreamState, stream: StreamState) -> bool:
         """Whether the stream may have had origins, and has dropped them all.
@@ -259,12 +279,23 @@ class WayBack:
 
     def _look(self, inlet: Inlet) -> StreamState:
         state = self._target.look(inlet.name)
-        if state is None and not inlet.seen:
+        if state is None and not inlet.id:
             raise _LaterError
-        if state is None:
+        if state is None or state.inlet_id != inlet.id != "":
             raise BridgeError(
                 f'the stream "{inlet.name}" is gone: somebody has deleted it',
                 hint="what was in it and not in the channel is lost; start the bridge again",
             )
-        inlet.seen = True
+        inlet.id = state.inlet_id
+        if state.last < inlet.next - 1:
+            raise _gone_back(inlet, state.last, inlet.next - 1)
         return state
+
+
+def _gone_back(inlet: Inlet, last: int, known: int) -> BridgeError:
+    return BridgeError(
+        f'the stream "{inlet.name}" ends at {last}, and had {known}: it has lost messages that '
+        "are in the channel",
+        hint=f"what has its numbers {last + 1} and above now would not be published: have new "
+        "publishers send it again, delete the stream, and start the bridge again",
+    )

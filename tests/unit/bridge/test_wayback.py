@@ -38,6 +38,7 @@ class World:
     inlet: list[bytes] = field(default_factory=list)
     purged: int = 0
     dropped: int = 0
+    id: str = "one"
     pending: list[tuple[bytes, bytes]] = field(default_factory=list)
     failing: bool = True
     connected: bool = True
@@ -89,7 +90,8 @@ class World:
         self.mirror()
         if stream == INLET:
             left = len(self.inlet) - self.purged
-            return StreamState(self.purged + 1, len(self.inlet), left, {}, 10**18)
+            config = {"metadata": {"ftstan-inlet": self.id}}
+            return StreamState(self.purged + 1, len(self.inlet), left, config, 10**18)
         left = self.mirrored - self.dropped
         return StreamState(self.dropped + 1, self.mirrored, left, {"first_seq": 1})
 
@@ -167,7 +169,7 @@ def test_where_the_stream_has_dropped_what_tells_the_place_it_stops() -> None:
     world = World(random.Random(1), failing=False)
     said: list[str] = []
     world.inlet = [b"new 0", b"new 1"]
-    world.channel = [(b"new 0", marks.origin(INLET, 1)), (b"old", b""), (b"old", b"")]
+    world.channel = [(b"new 0", marks.origin(f"{INLET}.one", 1)), (b"old", b""), (b"old", b"")]
     world.mirrored = 3
     world.dropped = 1
     back, inlet = begun(world, said)
@@ -187,3 +189,41 @@ def test_removed_messages_are_told() -> None:
     back._guarded(inlet)
     assert news(world) == [b"new 2"]
     assert "messages 1 to 2 of orders_new are gone" in said[0]
+
+
+def test_an_inlet_that_was_made_anew_is_read_from_its_beginning() -> None:
+    world = World(random.Random(1), failing=False)
+    said: list[str] = []
+    world.inlet = [b"new 0", b"new 1"]
+    back, inlet = begun(world, said)
+    for _ in range(20):
+        back._guarded(inlet)
+    assert news(world) == [b"new 0", b"new 1"]
+    world.id = "two"
+    world.inlet = [b"new 2"]
+    world.purged = 0
+    back._guarded(inlet)
+    assert inlet.error is not None
+    assert "is gone" in inlet.error.text
+    back, inlet = begun(world, said)
+    for _ in range(20):
+        back._guarded(inlet)
+    assert news(world) == [b"new 0", b"new 1", b"new 2"]
+
+
+@pytest.mark.parametrize("lost", [[b"new 0"], [b"new 0", b"another"], [b"new 0", b"x", b"y"]])
+def test_an_inlet_that_has_lost_messages_stops_the_way_back(lost: list[bytes]) -> None:
+    world = World(random.Random(1), failing=False)
+    said: list[str] = []
+    world.inlet = [b"new 0", b"new 1"]
+    back, inlet = begun(world, said)
+    for _ in range(20):
+        back._guarded(inlet)
+    world.inlet = lost
+    world.purged = 0
+    back, inlet = begun(world, said)
+    for _ in range(20):
+        back._guarded(inlet)
+    assert inlet.error is not None
+    assert "has lost messages" in inlet.error.text
+    assert news(world) == [b"new 0", b"new 1"]
