@@ -18,7 +18,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ftstan.base.errors import NatsError
 from ftstan.bridge import marks, names
+from ftstan.bridge.channelend import channel_end
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.target import ASK_S
 from ftstan.client import ClientError, Start
@@ -38,7 +40,6 @@ _BYTES_AT_ONCE: Final = 1 << 20
 #: So often in a row the session may fail before an undo ends; it can be started again.
 _FAILURES: Final = 10
 _AGAIN_S: Final = 1.0
-_EMPTY: Final = 3
 
 
 class Mover(Protocol):
@@ -46,6 +47,10 @@ class Mover(Protocol):
 
     def is_moved(self, channel: str) -> bool:
         """Whether the channel is marked."""
+        ...
+
+    def look(self, channel: str) -> tuple[int, int]:
+        """Messages and last sequence of the channel."""
         ...
 
     def mark(self, channel: str, *, on: bool) -> int:
@@ -169,7 +174,8 @@ class Move:
             )
         if state.moved is not None and not state.is_two_way:
             self.target.set_two_way(state, self.stream)
-        self.target.open_inlet(self.stream, self.channel)
+        if self._stream().is_two_way:
+            self.target.open_inlet(self.stream, self.channel)
         last = 0
         if is_moved:
             if state.moved is not None:
@@ -194,7 +200,7 @@ class Move:
                 self.say(f"{self.channel}: {at + 1} to {last} go back to it")
                 self._publish(feed, at + 1, last)
                 at = last
-            except ClientError as error:
+            except (ClientError, NatsError) as error:
                 failures += 1
                 if failures > _FAILURES:
                     raise
@@ -240,21 +246,16 @@ class Move:
 
     def _end_of_channel(self, feed: Feed, moved: int) -> int:
         """The channel's last sequence; it is what the stream has there."""
-        for _ in range(_EMPTY):
-            newest = feed.read_one(self.channel, Start.last())
-            if newest is not None:
-                break
-        else:
-            # Its limits have removed everything.
-            return moved
-        held = self.target.message(self.stream, newest.sequence)
-        if newest.sequence > moved and (held is None or held.data != newest.data):
-            raise BridgeError(
-                f'message {newest.sequence} of "{self.channel}" is not that of the stream '
-                f'"{self.stream}"',
-                hint="who else publishes as the client of the bridge?",
-            )
-        return newest.sequence
+        end = channel_end(feed, self.channel, self.mover.look)
+        if end > moved:
+            held = self.target.message(self.stream, end)
+            newest = feed.read_one(self.channel, Start.sequence(end))
+            if held is None or (newest is not None and held.data != newest.data):
+                raise BridgeError(
+                    f'message {end} of "{self.channel}" is not that of the stream "{self.stream}"',
+                    hint="who else publishes as the client of the bridge?",
+                )
+        return end
 
     # ---- both
 

@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError
 from ftstan.bridge import marks, names
+from ftstan.bridge.channelend import channel_end
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.target import ASK_S
-from ftstan.client import ClientError, InvalidArgumentError, Start
+from ftstan.client import ClientError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ftstan.bridge.channelend import Looking
     from ftstan.bridge.feed import Feed
     from ftstan.bridge.target import StreamState, Target
 
@@ -39,8 +41,6 @@ _BYTES_AT_ONCE: Final = 1 << 20
 #: Messages of the stream that are looked at together for an origin.
 _LOOK: Final = 1000
 _LOOK_BYTES: Final = 8 << 20
-#: So often a channel may seem to be without a message before that is believed.
-_EMPTY: Final = 3
 #: How far the clocks of the streaming servers and of JetStream may be apart.
 _SKEW_NS: Final = 300 * 1_000_000_000
 
@@ -81,19 +81,21 @@ class Inlet:
 
 
 class WayBack:
-    """``target`` and ``feed`` are its own, for its thread alone. Start it, stop it."""
+    """``target``, ``feed`` and ``look`` are its own, for its thread alone. Start it, stop it."""
 
     def __init__(
         self,
         target: Target,
         feed: Feed,
         inlets: Sequence[Inlet],
+        look: Looking,
         say: Callable[[str], None],
     ) -> None:
         self._target = target
         self._js = target.js
         self._feed = feed
         self._inlets = inlets
+        self._look_at = look
         self._say = say
         self._stopping = threading.Event()
         self._is_fresh = False
@@ -198,7 +200,8 @@ class WayBack:
             inlet.next = state.last + 1
             inlet.purged = state.last
             return
-        end = self._channel_end(inlet)
+        # In a session that began after the last doubt.
+        end = channel_end(self._feed, inlet.channel, self._look_at)
         stream = self._target.look(inlet.stream)
         if (stream.last if stream is not None else 0) < end:
             raise _LaterError
@@ -218,14 +221,6 @@ class WayBack:
             inlet.next = known + 1
             self._say_gone(inlet, state.first)
             inlet.next = state.first
-
-    def _channel_end(self, inlet: Inlet) -> int:
-        """The channel's last sequence, read in a session that began after the last doubt."""
-        for _ in range(_EMPTY):
-            newest = self._feed.read_one(inlet.channel, Start.last())
-            if newest is not None:
-                return newest.sequence
-        return 0
 
     def _check_same(self, inlet: Inlet, state: StreamState, known: int, data: bytes) -> None:
         """Whether the inlet still has what it had: JetStream can lose messages in a power cut, and

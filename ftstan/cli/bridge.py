@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import ftstan.client
 from ftstan.admin.protocol import Request, Verb
 from ftstan.base.clock import SystemClock
-from ftstan.base.errors import ConfigError, NatsError
+from ftstan.base.errors import ConfigError, NatsError, RefusedError
 from ftstan.bridge import compare, names, positions
 from ftstan.bridge.backlog import LogFiles
 from ftstan.bridge.bridge import Bridge
@@ -28,7 +28,7 @@ from ftstan.bridge.target import StreamOptions, Target
 from ftstan.bridge.wayback import Inlet, WayBack
 from ftstan.cli import client_options, connecting
 from ftstan.cli.admin import Servers
-from ftstan.cli.admin_client import claimed, read_admin_key
+from ftstan.cli.admin_client import UnservedError, claimed, read_admin_key
 from ftstan.cli.confirming import confirm
 from ftstan.cli.hidden import blank_secrets
 from ftstan.cli.terminal import print_json, print_table, say
@@ -123,7 +123,7 @@ def _start_way_back(
     feed = Feed(_connecting(arguments, "-back", _ACK_S), lambda: None, told)
     stack.callback(feed.close)
     feed.open()
-    back = WayBack(target, feed, inlets, told)
+    back = WayBack(target, feed, inlets, lambda channel: _look(arguments, channel), told)
     stack.callback(back.stop)
     back.start()
 
@@ -331,6 +331,22 @@ def _consumers(arguments: argparse.Namespace) -> int:
 # ---- cut-over and undo
 
 
+def _look(arguments: argparse.Namespace, channel: str) -> tuple[int, int]:
+    """Messages and last sequence of a channel, as the server says. Raises ``NatsError``."""
+    arguments.secure = False
+    options = connecting.link_options(arguments)
+    try:
+        with asking(arguments.server, options, seconds=arguments.connect_timeout) as asker:
+            return _looked(Servers(asker, arguments.cluster, _ASK_S), channel)
+    except (RefusedError, UnservedError) as error:
+        raise NatsError(error.text, hint=error.hint) from error
+
+
+def _looked(servers: Servers, channel: str) -> tuple[int, int]:
+    row = servers.one(Request(Verb.CHANNEL, name=channel))[1]
+    return int(row["msgs"]), int(row["last_seq"])
+
+
 class _Marks:
     """Marks channels through the requests of administrators."""
 
@@ -341,6 +357,10 @@ class _Marks:
     def is_moved(self, channel: str) -> bool:
         """Whether the server says so."""
         return bool(self._servers.one(Request(Verb.CHANNEL, name=channel))[1].get("moved"))
+
+    def look(self, channel: str) -> tuple[int, int]:
+        """Its messages and last sequence."""
+        return _looked(self._servers, channel)
 
     def mark(self, channel: str, *, on: bool) -> int:
         """Mark it, or take that back."""

@@ -76,7 +76,8 @@ class World:
         del start
         assert channel == CHANNEL
         self.settle()
-        if not self.channel:
+        if not self.channel or (self.failing and self.random.random() < 0.1):
+            # It may only be slow.
             return None
         data, reply = self.channel[-1]
         return Item(len(self.channel), 0, reply, data)
@@ -127,7 +128,11 @@ def begun(world: World, said: list[str]) -> tuple[WayBack, Inlet]:
     """A process that begins: its session ends those of former ones."""
     world.settle(ends=True)
     inlet = Inlet(CHANNEL, CHANNEL)
-    back = WayBack(cast("Target", world), cast("Feed", world), [inlet], said.append)
+    back = WayBack(
+        *(cast("Target", world), cast("Feed", world), [inlet]),
+        lambda _: (len(world.channel), len(world.channel)),
+        said.append,
+    )
     back._is_fresh = True
     return back, inlet
 
