@@ -110,10 +110,8 @@ class Broker(BrokerBase):
             channel.refused = refused.encode() or None
             channel.mover = stored_channel.mover
             if channel.mover is not None:
-                log.warning(
-                    f"Channel {quoted(channel.name)} has moved: publishes are refused",
-                    channel=channel.name,
-                )
+                shown = channel.name.decode("utf-8", "backslashreplace")
+                log.warning(f'Channel "{shown}" has moved: publishes are refused', channel=shown)
             if channel.name not in recovered.refused and refused:
                 log.error(f"channel {quoted(channel.name)}: {refused}", channel=channel.name)
             tell_ahead(stored_channel, self.wall)

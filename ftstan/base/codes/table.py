@@ -801,7 +801,7 @@ CODES: Final = (
     ),
     Code(
         4025,
-        'channel "..": moved.bin: ..: nobody may publish to the channel..',
+        "..: nobody may publish to the channel",
         "Say whether the channel has moved: `ftstanctl channel moved CHANNEL off`, or on",
         page="jetstream.md#cut-over",
     ),
