@@ -17,7 +17,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared coverage mutate fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
+.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared coverage mutate fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-bridge demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -71,7 +71,7 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 # recorded waits or thousands of histories.
 DATABASE_TESTS := $(wildcard tests/contract/test_sql_*.py) tests/oracle/test_gosql.py
 SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
-	$(wildcard tests/ft/test_bench*.py tests/ft/test_bridge_kills.py tests/ft/test_clustered*.py tests/ft/test_demo*.py tests/ft/test_drill.py) \
+	$(wildcard tests/ft/test_bench*.py tests/ft/test_bridge_back.py tests/ft/test_bridge_kills.py tests/ft/test_clustered*.py tests/ft/test_demo*.py tests/ft/test_drill.py) \
 	$(wildcard tests/ft/test_sql_*.py) $(DATABASE_TESTS) tests/compat/test_quick_starts.py
 RECORDED_TESTS := tests/compat/players
 # What needs a network file system of its own: "make test-gluster".
@@ -212,6 +212,10 @@ lock: build
 # Messages through stream, archive, audit, replay and restore while a server of the pair is killed; needs Java.
 demo-pipeline: build
 	$(BIN)/python -m demo.pipeline
+
+# A pair under load is left for JetStream (three servers), with kills, a cut-over and the way back; ARGS="--pause 1" is short.
+demo-bridge: build
+	$(BIN)/python -m demo.migration $(ARGS)
 
 # Arguments go through BENCH_ARGS, such as "--only publish --compare main".
 BENCH_ARGS ?=

@@ -81,6 +81,18 @@ PANELS: Final = (
     ),
     ("Clients", "short", (("ftstan_clients{@}", "{{instance}}"),)),
     ("Channels out of service", "short", (("ftstan_quarantined_channels{@}", "{{instance}}"),)),
+    ("Channels that have moved", "short", (("ftstan_moved_channels{@}", "{{instance}}"),)),
+    # These come by node_exporter, whose instance is another one.
+    (
+        "Streams behind their channels (bridge)",
+        "short",
+        (("ftstan_bridge_lag_messages", "{{channel}}"),),
+    ),
+    (
+        "Messages that wait for the channel (bridge)",
+        "short",
+        (("ftstan_bridge_back_waiting_messages", "{{channel}}"),),
+    ),
 )
 
 

@@ -54,6 +54,7 @@ class Verb(enum.StrEnum):
     CREATE = "channel-create"
     DELETE = "channel-delete"
     PURGE = "channel-purge"
+    MOVED = "channel-moved"
     CLIENTS = "clients"
     CLIENT = "client"
     KICK = "client-kick"
@@ -111,11 +112,12 @@ class Request:
     ``at_ns`` is for ``PLAN``: when to hand over (Unix nanoseconds), 0 or less to end such a plan. A
     verb of its own: a member that does not know it must not hand over at once.
 
-    ``on`` is for ``mixed``, ``count`` for ``history``. ``to`` of ``STEP_DOWN`` is the id of a node
-    of the cluster, as ``name`` of ``ADD_NODE`` and ``REMOVE_NODE``.
+    ``on`` is for ``mixed`` and ``MOVED``, ``count`` for ``history``. ``to`` of ``STEP_DOWN`` is the
+    id of a node of the cluster, as ``name`` of ``ADD_NODE`` and ``REMOVE_NODE``.
 
     ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of
-    ``CLIENT`` and ``KICK``; ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``. Lists go on behind
+    ``CLIENT`` and ``KICK``; ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``; ``client`` of
+    ``MOVED``: who may still publish. Lists go on behind
     ``after``: a name, with ``after_id`` in a list of subscriptions. ``force``: delete a channel
     with its subscriptions. ``ages``: of ``SUBS``, also how old things are. ``keep`` and ``up_to``:
     purge all but so many of the newest messages, or up to that sequence; 0: without that bound.

@@ -155,6 +155,9 @@ class AdminService:
 
 
 def _details(request: Request) -> str:
+    if request.verb is Verb.MOVED:
+        shown = request.name.encode("unicode_escape").decode()
+        return f' "{shown}" {"on" if request.on else "off"}'
     if request.verb is Verb.MIXED:
         return " on" if request.on else " off"
     if request.verb.administers and not request.to:

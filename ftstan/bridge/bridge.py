@@ -7,8 +7,6 @@ and that is where the channel goes on.
 
 from __future__ import annotations
 
-import os
-import select
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError
@@ -16,8 +14,11 @@ from ftstan.bridge import feed as feeding
 from ftstan.bridge import metrics
 from ftstan.bridge.errors import BridgeError, SecondBridgeError
 from ftstan.bridge.feed import Feed, item_of
-from ftstan.bridge.marks import Framer
+from ftstan.bridge.gaps import Gaps
+from ftstan.bridge.marks import Framer, origin_of
 from ftstan.bridge.mirror import Gap, Mirror, Stage
+from ftstan.bridge.names import private_subject
+from ftstan.bridge.outlet import Outlet
 from ftstan.bridge.target import hint_of, problem_of
 from ftstan.client import ClientError, Start
 from ftstan.nats.jetstream import NO_RESPONDERS
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from ftstan.bridge.feed import Connecting
     from ftstan.bridge.marks import Item
     from ftstan.bridge.target import StreamState, Target
+    from ftstan.bridge.wayback import Inlet
     from ftstan.client import Message
     from ftstan.nats.jetstream import JetStream
 
-_CONNECT_S: Final = 5.0
 _AGAIN_S: Final = 0.25
 _NO_ROOM_AGAIN_S: Final = 5.0
 #: An append without an answer for so long is asked after.
@@ -45,13 +46,11 @@ _MISSING_S: Final = 1.0
 _LAST_ANSWERS_S: Final = 5.0
 _TICK_S: Final = 0.5
 _METRICS_S: Final = 5.0
-_SEND_BYTES: Final = 128 << 10
+#: How often a stream is looked at whether the channel has moved into it.
+_LOOK_S: Final = 2.0
 _CHUNK: Final = 64
 #: So few new messages since the last look at the files, and the tail takes over.
 _NEARLY_LEVEL: Final = 5000
-#: How often the files are looked at for a message that the server has and they do not confirm: they
-#: are a second late.
-_CONFIRMS: Final = 5
 #: How often another run may have been quicker before it counts as a second bridge: what a bridge
 #: that was killed had sent may still arrive.
 _FOREIGN: Final = 3
@@ -67,7 +66,7 @@ class Bridge:
 
     ``say`` gets each line for the operator. ``purge_at_gap``: where messages have expired before
     they were mirrored, the stream begins behind them, as the channel does. ``metrics_file``: what
-    is written for Prometheus, empty for nothing.
+    is written for Prometheus, empty for nothing; ``inlets``: what of the way back is in there.
     """
 
     def __init__(
@@ -82,29 +81,34 @@ class Bridge:
         purge_at_gap: bool = False,
         once: bool = False,
         metrics_file: str = "",
+        inlets: Sequence[Inlet] = (),
     ) -> None:
         self._target = target
         self._js: JetStream = target.js
+        self._outlet = Outlet(self._js, say)
         self._feed = Feed(connecting, self.wake, say)
         self._files = files
         self._mirrors = mirrors
         self._clock = clock
         self._say = say
-        self._purge_at_gap = purge_at_gap
         self._once = once
         self._metrics_file = metrics_file
+        self._inlets = inlets
         self._metrics_at = 0.0
         self._id = Nuid().next()
         self._stopping = False
-        self._out: list[bytes] = []
-        self._out_size = 0
-        self._lost = ""
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._js.on_late = self._on_answer
+        self._gaps = Gaps(
+            *(target, self._feed, files),
+            purges=purge_at_gap,
+            say=say,
+            follow=self._follow,
+            begin_anew=self._attempt,
+        )
 
     def wake(self) -> None:
         """Have the loop look again. Any thread may call it."""
-        os.eventfd_write(self._wake_fd, 1)
+        self._outlet.wake()
 
     def stop(self) -> None:
         """End ``run`` soon, once what was sent is answered. A signal handler may call it."""
@@ -118,7 +122,7 @@ class Bridge:
     def close(self) -> None:
         """End the session, and release what the loop waits on."""
         self._feed.close()
-        os.close(self._wake_fd)
+        self._outlet.close()
 
     # ---- before the first write
 
@@ -142,10 +146,20 @@ class Bridge:
         state = self._target.look(mirror.stream)
         if state is not None:
             self._compare(mirror, state)
+        if mirror.two_way:
+            self._target.check_inlet(mirror.stream, mirror.channel)
         self._target.check_subject(mirror.stream, mirror.channel)
 
     def _compare(self, mirror: Mirror, state: StreamState) -> None:
-        wrong = self._target.differences(mirror.stream, mirror.channel, state)
+        wrong = self._target.differences(
+            mirror.stream, mirror.channel, state, two_way=mirror.two_way
+        )
+        if not wrong and state.moved is not None:
+            raise BridgeError(
+                f'the channel "{mirror.channel}" has moved into the stream "{mirror.stream}" at '
+                f"{state.moved}",
+                hint=f"to take that back: ftstanctl bridge undo --channel {mirror.channel}",
+            )
         if wrong:
             raise BridgeError(
                 f'the stream "{mirror.stream}" for the channel "{mirror.channel}" exists, and is '
@@ -164,9 +178,18 @@ class Bridge:
         held = self._target.message(mirror.stream, last)
         if held is None:
             return
+        own = self._own(mirror, last)
+        if (
+            held.mark is None
+            and own is not None
+            and own.sequence == last
+            and own.data == held.data
+            and origin_of(own.reply, mirror.stream) == last
+        ):
+            # It came from here: the cut-over was taken back.
+            return
         if held.mark is None or (held.mark.channel, held.mark.sequence) != (mirror.channel, last):
             raise _stranger(mirror, last)
-        own = self._own(mirror, last)
         if own is not None and own.sequence == last:
             if (own.timestamp, own.data) != (held.mark.timestamp, held.data):
                 raise _other_content(mirror, last)
@@ -207,7 +230,7 @@ class Bridge:
         Raises ``BridgeError`` when no session is left.
         """
         if self._metrics_file:
-            metrics.write(self._metrics_file, self._mirrors)
+            metrics.write(self._metrics_file, self._mirrors, self._inlets)
         for mirror in self._mirrors:
             self._begin(mirror)
         while not self._stopping and any(mirror.is_live for mirror in self._mirrors):
@@ -225,21 +248,25 @@ class Bridge:
     def _write_metrics(self) -> None:
         self._metrics_at = self._clock.mono() + _METRICS_S
         try:
-            metrics.write(self._metrics_file, self._mirrors)
+            metrics.write(self._metrics_file, self._mirrors, self._inlets)
         except ConfigError as error:
             # Channels go on: whoever reads the file sees that it is old.
             self._say(error.text)
 
     def _turn(self) -> None:
-        if not self._js.connected and not self._connect():
-            return
+        if not self._outlet.connected:
+            if not self._outlet.connect():
+                return
+            for mirror in self._mirrors:
+                if mirror.is_live:
+                    mirror.again_at = self._clock.mono()
         is_busy = False
         try:
             for mirror in self._mirrors:
                 if mirror.is_live:
                     is_busy |= self._guarded(mirror, self._step)
-            self._flush()
-            self._listen(0.0 if is_busy else _TICK_S)
+            self._outlet.flush()
+            self._outlet.listen(0.0 if is_busy else _TICK_S, self._take_answers)
         except ConnectionLostError as error:
             self._on_lost(error)
 
@@ -254,6 +281,15 @@ class Bridge:
         except (NatsError, ClientError) as error:
             self._later(mirror, error.text, _AGAIN_S)
         return False
+
+    def _make_two_way(self, mirror: Mirror) -> None:
+        """Have new publishers' messages go to an inlet, for the way back."""
+        if mirror.exists:
+            state = self._target.look(mirror.stream)
+            if state is not None and not state.is_two_way:
+                self._target.set_two_way(state, mirror.stream)
+        self._target.make_inlet(mirror.stream, mirror.channel)
+        mirror.is_ready = True
 
     def _begin(self, mirror: Mirror) -> None:
         """Where the channel's messages come from first."""
@@ -274,12 +310,19 @@ class Bridge:
         """From now on answers to earlier appends mean nothing."""
         mirror.attempt += 1
         token = self._js.inbox(f"{mirror.index}-{mirror.attempt}-")
-        mirror.framer = Framer(mirror.channel, mirror.stream, self._id, token)
+        subject = private_subject(mirror.channel) if mirror.two_way else mirror.channel
+        mirror.framer = Framer(mirror.channel, mirror.stream, self._id, token, subject)
         mirror.progress_at = self._clock.mono()
 
     def _step(self, mirror: Mirror) -> bool:
         """One channel's turn; tells whether there is more to do at once."""
         now = self._clock.mono()
+        if not mirror.is_ready:
+            self._make_two_way(mirror)
+        if now >= mirror.look_at:
+            mirror.look_at = now + _LOOK_S
+            if mirror.exists and not mirror.window and self._has_moved(mirror):
+                return False
         if mirror.again_at:
             if now < mirror.again_at:
                 return False
@@ -296,18 +339,33 @@ class Bridge:
             else:
                 return False
         except Gap as gap:
-            self._bridge_gap(mirror, gap)
+            self._gaps.bridge(mirror, gap)
         if mirror.ahead and not mirror.exists:
             self._create(mirror)
         self._send(mirror)
         return is_busy and mirror.has_room
+
+    def _has_moved(self, mirror: Mirror) -> bool:
+        """Whether the channel has moved into the stream; then there is nothing more to do."""
+        state = self._target.look(mirror.stream)
+        return state is not None and self._ended_by_move(mirror, state)
+
+    def _ended_by_move(self, mirror: Mirror, state: StreamState) -> bool:
+        if state.moved is None:
+            return False
+        mirror.stage = Stage.STOPPED
+        self._say(
+            f"{mirror.channel}: has moved into the stream {mirror.stream} at {state.moved}: "
+            "nothing more to mirror"
+        )
+        return True
 
     def _send(self, mirror: Mirror) -> None:
         framer = mirror.framer
         assert framer is not None
         if not mirror.ahead or mirror.again_at:
             return
-        most = self._js.link.max_payload
+        most = self._outlet.max_payload
         if not mirror.window:
             mirror.progress_at = self._clock.mono()
         while mirror.ahead and mirror.has_room:
@@ -321,17 +379,7 @@ class Bridge:
                         f"{most}",
                         hint="raise max_payload there, then start the bridge again",
                     )
-                self._out += (head, data, b"\r\n")
-                self._out_size += size
-            if self._out_size >= _SEND_BYTES:
-                self._flush()
-
-    def _flush(self) -> None:
-        if self._out:
-            frames = b"".join(self._out)
-            self._out.clear()
-            self._out_size = 0
-            self._js.send(frames)
+                self._outlet.put(head, data)
 
     # ---- the backlog
 
@@ -400,7 +448,7 @@ class Bridge:
         if done:
             self._feed.ack(done)
         if mirror.held and now - mirror.held_since > _MISSING_S:
-            self._look_for(mirror, now)
+            self._gaps.look_for(mirror, now)
 
     def _is_same(self, mirror: Mirror) -> bool:
         """Whether the channel of a new session is the one that was mirrored; false if that cannot
@@ -425,101 +473,16 @@ class Bridge:
         if held is not None and (held.mark is None or held.mark.timestamp != item.timestamp):
             raise _other_content(mirror, item.sequence)
 
-    def _look_for(self, mirror: Mirror, now: float) -> None:
-        """A message is missing: it was lost on its way, or it has expired.
-
-        Two subscriptions have to say so before the second is believed.
-        """
-        mirror.held_since = now
-        found = [self._feed.read_one(mirror.channel, Start.sequence(mirror.next)) for _ in range(2)]
-        behind = [item.sequence for item in found if item is not None]
-        if len(behind) == len(found) and min(behind) > mirror.next:
-            # What the server has now counts: others may be missing among those that came.
-            raise Gap(mirror.next, min(*behind, *mirror.held))
-        assert mirror.tail is not None
-        self._feed.leave(mirror.tail)
-        mirror.held.clear()
-        self._follow(mirror)
-
-    # ---- gaps
-
-    def _bridge_gap(self, mirror: Mirror, gap: Gap) -> None:
-        """The channel has nothing from ``gap.first`` to before ``gap.found``."""
-        if mirror.ahead or mirror.window:
-            # First everything before it has to be in the stream.
-            mirror.reading = None
-            return
-        if mirror.stage is Stage.TAIL and self._files is not None and self._go_back(mirror, gap):
-            return
-        if not mirror.exists:
-            mirror.skip_to(gap.found)
-            mirror.reading = None
-            return
-        oldest = self._feed.read_one(mirror.channel, Start.first())
-        first = oldest.sequence if oldest is not None else None
-        if not mirror.is_empty and (not self._purge_at_gap or first is None or first < gap.found):
-            raise BridgeError(
-                f'the channel "{mirror.channel}" has no messages {gap.first} to {gap.found - 1}, '
-                f'and its stream "{mirror.stream}" ends at {mirror.acked}',
-                hint="they have expired: with --purge-at-gap the stream begins behind them, as "
-                "the channel does"
-                if first is not None and first >= gap.found
-                else "the log has a hole; run: ftstanctl store verify DIR",
-            )
-        self._target.purge_to(mirror.stream, gap.found)
-        self._say(f"{mirror.channel}: {gap.first} to {gap.found - 1} have expired, the stream "
-                  f"begins at {gap.found}")  # fmt: skip
-        mirror.skip_to(gap.found)
-        mirror.is_empty = True
-        mirror.reading = None
-        self._attempt(mirror)
-
-    def _go_back(self, mirror: Mirror, gap: Gap) -> bool:
-        """What the limits have removed may be in the files as long as its slice is: read those
-        again, or wait until they say how far they count. Tells whether that is to be done.
-        """
-        assert self._files is not None
-        extent = self._files.extent(mirror.channel)
-        if extent.first <= gap.first <= extent.last:
-            assert mirror.tail is not None
-            self._feed.leave(mirror.tail)
-            mirror.tail = None
-            mirror.held.clear()
-            mirror.deliveries.clear()
-            mirror.stage = Stage.BACKLOG
-            return True
-        mirror.waited += 1
-        return extent.last < gap.first and mirror.waited <= _CONFIRMS
-
     # ---- JetStream
 
     def _create(self, mirror: Mirror) -> None:
         first = mirror.ahead[0].sequence
-        self._target.create(mirror.stream, mirror.channel, first)
+        self._target.create(mirror.stream, mirror.channel, first, two_way=mirror.two_way)
         mirror.exists = True
         self._say(f"{mirror.channel}: the stream {mirror.stream} is made, from {first} on")
 
-    def _connect(self) -> bool:
-        try:
-            self._js.connect(_CONNECT_S)
-        except NatsError as error:
-            if self._lost != error.text:
-                self._lost = error.text
-                self._say(f"{error.text}; trying again")
-            self._wait([self._wake_fd], _AGAIN_S)
-            self._take_wakes()
-            return False
-        if self._lost:
-            self._say(f"connected to JetStream at {self._js.link.url_shown} again")
-            self._lost = ""
-        for mirror in self._mirrors:
-            if mirror.is_live:
-                mirror.again_at = self._clock.mono()
-        return True
-
     def _on_lost(self, error: ConnectionLostError) -> None:
-        self._out.clear()
-        self._out_size = 0
+        self._outlet.drop()
         denied = error.text.lower()
         if _DENIED in denied:
             for mirror in self._mirrors:
@@ -532,30 +495,7 @@ class Bridge:
                         ),
                     )
                     return
-        self._lost = error.text
-        self._say(f"{error.text}; connecting again")
-
-    def _listen(self, seconds: float) -> None:
-        """Take what has come, and wait for it if nothing has."""
-        if self._take_answers() or not seconds or self._js.link.pending:
-            return
-        self._wait([self._js.link.fileno(), self._wake_fd], seconds)
-        self._take_wakes()
-        self._take_answers()
-
-    @staticmethod
-    def _wait(fds: list[int], seconds: float) -> None:
-        """Until one of them can be read; their numbers may be beyond what ``select`` takes."""
-        poll = select.poll()
-        for fd in fds:
-            poll.register(fd, select.POLLIN)
-        poll.poll(-(-seconds * 1000 // 1))
-
-    def _take_wakes(self) -> None:
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            return
+        self._outlet.lost(error.text)
 
     def _on_answer(self, token: bytes, status: int, payload: bytes) -> None:
         index, hyphen, rest = token.partition(b"-")
@@ -634,6 +574,8 @@ class Bridge:
                 f'the stream "{mirror.stream}" is gone: somebody has deleted it',
                 hint=f'start the bridge again to mirror "{mirror.channel}" from its beginning',
             )
+        if self._ended_by_move(mirror, state):
+            return
         if state.last < mirror.acked:
             raise BridgeError(
                 f'the stream "{mirror.stream}" ends at {state.last}, and had acknowledged '

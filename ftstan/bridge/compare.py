@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ftstan.bridge import names
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.target import ASK_S
 from ftstan.client import Start
@@ -37,6 +38,9 @@ class Lag:
     channel_last: int
     stream_last: int
     messages: int
+    waiting: int
+    """Messages of new publishers that the channel does not have yet."""
+    state: str
 
     @property
     def lag(self) -> int:
@@ -94,7 +98,10 @@ def lags(target: Target, feed: Feed, streams: dict[str, str]) -> list[Lag]:
             raise _missing(channel, stream)
         newest = feed.read_one(channel, Start.last())
         last = newest.sequence if newest is not None else 0
-        found.append(Lag(channel, stream, last, state.last, state.messages))
+        inlet = target.look(names.inlet_name(stream))
+        waiting = inlet.messages if inlet is not None and inlet.is_inlet else 0
+        kind = "moved" if state.moved is not None else "two-way" if state.is_two_way else "one-way"
+        found.append(Lag(channel, stream, last, state.last, state.messages, waiting, kind))
     return found
 
 

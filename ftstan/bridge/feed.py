@@ -103,6 +103,23 @@ class Feed:
         """
         return self._call(self._read_one(channel, start))
 
+    def publish(self, channel: str, data: bytes, reply: bytes) -> None:
+        """Publish, and wait until it is stored. Raises ``ClientError``: it may be stored or not."""
+        assert self._connection is not None
+        self._call(self._connection.publish(channel, data, reply=reply))
+
+    def renew(self) -> None:
+        """End the session and begin another one, to which nothing belongs that the former one may
+        still have on its way: the server refuses that from then on. No tail may be followed.
+
+        Raises ``ClientError``, ``BridgeError``; call it again then.
+        """
+        former = self._connection
+        if former is not None and not former.closed:
+            with contextlib.suppress(ClientError):
+                self._call(former.close())
+        self._connection = self._call(self._connect())
+
     def items(self, channel: str, first: int, last: int) -> Iterator[list[Item]]:
         """The messages from ``first`` to ``last``, as the server sends them: repeats are possible.
 

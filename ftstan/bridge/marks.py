@@ -19,6 +19,8 @@ TIMESTAMP: Final = "Ftstan-Timestamp"
 REPLY: Final = "Ftstan-Reply"
 BRIDGE: Final = "Ftstan-Bridge"
 
+#: Of the largest number of 64 bits.
+_DIGITS: Final = 20
 #: Everything that is printable and no blank but the percent sign, which begins an escape.
 _PLAIN: Final = "".join(chr(c) for c in range(0x21, 0x7F) if c != ord("%"))
 
@@ -45,14 +47,15 @@ class Mark:
 class Framer:
     """Makes the frames of the appends of one channel, each with what it must follow.
 
-    ``inbox``: where answers go, ending in the part that the sequence completes.
+    ``inbox``: where answers go, ending in the part that the sequence completes; ``subject``: where
+    the stream listens.
     """
 
-    def __init__(self, channel: str, stream: str, bridge: str, inbox: str) -> None:
+    def __init__(self, channel: str, stream: str, bridge: str, inbox: str, subject: str) -> None:
         told = _header(channel.encode())
         # Formats: a percent sign of a name is doubled.
         self._control = b"HPUB %b %b%%d %%d %%d\r\n" % (
-            channel.encode().replace(b"%", b"%%"),
+            subject.encode().replace(b"%", b"%%"),
             inbox.encode(),
         )
         lines = (
@@ -88,6 +91,38 @@ def mark_of(headers: Mapping[str, str]) -> Mark | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+#: What the reply field begins with of a message that came to the channel from a stream.
+_ORIGIN: Final = b"ftstan-bridge?stream="
+
+
+def origin(stream: str, sequence: int) -> bytes:
+    """The reply field of a message that the bridge publishes to the channel: where it is from."""
+    return b"%b%b&seq=%d" % (_ORIGIN, _header(stream.encode()), sequence)
+
+
+def origin_of(reply: bytes, stream: str) -> int:
+    """The sequence that a message has in ``stream``, by its reply field; 0: it is not from there.
+
+    What is not written by ``origin`` in every byte is no origin.
+    """
+    head, _, digits = reply.rpartition(b"&seq=")
+    if not head.startswith(_ORIGIN) or not digits.isdigit() or len(digits) > _DIGITS:
+        return 0
+    sequence = int(digits)
+    return sequence if reply == origin(stream, sequence) else 0
+
+
+def origin_in(headers: Mapping[str, str], stream: str) -> int:
+    """The same of a copy in a stream, by its headers."""
+    told = headers.get(REPLY.lower(), "")
+    return origin_of(urllib.parse.unquote_to_bytes(told), stream)
+
+
+def is_copy(headers: Mapping[str, str]) -> bool:
+    """Whether a bridge brought the message: it must not go back."""
+    return BRIDGE.lower() in headers
 
 
 def _header(value: bytes) -> bytes:

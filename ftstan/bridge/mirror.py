@@ -46,10 +46,16 @@ class Gap(Exception):  # noqa: N818  # not an error before somebody has looked a
 class Mirror:
     """A channel and its stream. ``index`` and ``attempt`` tell answers apart."""
 
-    def __init__(self, index: int, channel: str, stream: str) -> None:
+    def __init__(self, index: int, channel: str, stream: str, *, two_way: bool = False) -> None:
         self.index = index
+        self.two_way = two_way
+        """Whether the bridge appends to a subject of its own, and new publishers have the channel's
+        name.
+        """
         self.channel = channel
         self.stream = stream
+        self.is_ready = not two_way
+        """Whether the streams are set up for that."""
         self.answer = b'{"stream":"%b","seq":%%d}' % stream.encode()
         """How JetStream acknowledges a sequence, in short."""
         self.stage = Stage.BACKLOG
@@ -89,6 +95,8 @@ class Mirror:
         self.times: OrderedDict[int, int] = OrderedDict()
         """Of the tail's last messages: the server may send them again."""
         self.again_at = 0.0
+        self.look_at = 0.0
+        """When the stream is looked at whether the channel has moved into it."""
         self.progress_at = 0.0
         self.trouble = ""
 

@@ -25,6 +25,21 @@ def stream_name(channel: str, prefix: str = "") -> str:
     return prefix + _REFUSED.sub("_", channel)
 
 
+def inlet_name(stream: str) -> str:
+    """The stream that takes what new publishers send, until the cut-over."""
+    return f"{stream}_new"
+
+
+def private_subject(channel: str) -> str:
+    """Where the bridge appends while the channel's name is the subject of the inlet."""
+    return f"_ftstan.bridge.{channel}"
+
+
+def closed_subject(channel: str) -> str:
+    """The subject of an inlet that takes nothing: a stream must have one."""
+    return f"_ftstan.closed.{channel}"
+
+
 def stream_names(
     channels: Iterable[str], prefix: str = "", given: Mapping[str, str] | None = None
 ) -> dict[str, str]:

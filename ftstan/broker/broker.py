@@ -108,6 +108,10 @@ class Broker(BrokerBase):
             )
             refused = recovered.refused.get(channel.name) or exhausted(stored_channel)
             channel.refused = refused.encode() or None
+            channel.mover = stored_channel.mover
+            if channel.mover is not None:
+                shown = channel.name.decode("utf-8", "backslashreplace")
+                log.warning(f'Channel "{shown}" has moved: publishes are refused', channel=shown)
             if channel.name not in recovered.refused and refused:
                 log.error(f"channel {quoted(channel.name)}: {refused}", channel=channel.name)
             tell_ahead(stored_channel, self.wall)
@@ -459,6 +463,11 @@ class Broker(BrokerBase):
     def quarantined(self) -> list[bytes]:
         """Names of the channels that take nothing new because their files are damaged."""
         return [channel.name for channel in self.channels.values() if channel.refused is not None]
+
+    @property
+    def moved(self) -> list[bytes]:
+        """Names of the channels that take no publishes because they have moved."""
+        return [channel.name for channel in self.channels.values() if channel.mover is not None]
 
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link

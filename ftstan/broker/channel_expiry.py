@@ -74,6 +74,10 @@ class ChannelExpiry:
             channel = broker.channels.get(name)
             if channel is None or in_use(channel):
                 continue
+            if channel.mover is not None:
+                # A publisher that does not know of the move would make it anew.
+                self._arm(name, broker.now + channel.store.limits.max_inactivity)
+                continue
             limit = channel.store.limits.max_inactivity
             if not limit:
                 continue

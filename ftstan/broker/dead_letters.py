@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ftstan.base.errors import StoreError, WireError
 from ftstan.base.log import stream as log
+from ftstan.broker.publishing import HAS_MOVED
 from ftstan.wire.codec import decode_msg_proto
 from ftstan.wire.origin import Origin, encode_origin
 
@@ -175,6 +176,8 @@ class DeadLetters:
         target = self._broker.open_channel(name)
         if target.refused is not None:
             raise StoreError(target.refused.decode("utf-8", "backslashreplace"))
+        if target.mover is not None:
+            raise StoreError(HAS_MOVED.decode())
         limits = target.store.limits
         count, _ = self._broker.staged_in(target)
         if limits.max_msgs and target.store.count + count >= limits.max_msgs:

@@ -70,6 +70,7 @@ def channel_row(channel: Channel) -> Row:
         "last_seq": store.last,
         "subscriptions": channel.stored_subs,
         "quarantined": channel.refused is not None,
+        "moved": channel.mover is not None,
     }
 
 
@@ -281,6 +282,33 @@ def purge_channel(broker: Broker, channel: Channel, *, keep: int, up_to: int) ->
         channel=channel.name,
     )
     return row
+
+
+def set_moved(broker: Broker, channel: Channel, mover: bytes | None) -> int:
+    """Mark the channel as one that has moved: from now on only the client ``mover`` may publish to
+    it; ``None``: everybody may again.
+
+    Durable and confirmed on return. Returns the channel's last sequence: of a channel that has
+    moved it is the final one. Raises ``RefusedError``, ``StoreError`` and ``FencedError``.
+    """
+    if channel.refused is not None:
+        raise RefusedError(_show(channel.refused), hint="nothing was changed")
+    if channel.applied != channel.store.last:
+        # Its last sequence would not be the final one.
+        raise StoreError(f'channel "{_show(channel.name)}" is in use', hint="try again")
+    broker.store.confirm()
+    channel.store.set_moved(mover)
+    broker.store.confirm()
+    channel.mover = mover
+    if mover is None:
+        log.info(f'Channel "{_show(channel.name)}" takes publishes again', channel=channel.name)
+        broker.inactivity.check(channel)
+    else:
+        log.warning(
+            f'Channel "{_show(channel.name)}" has moved: publishes are refused',
+            channel=channel.name,
+        )
+    return channel.store.last
 
 
 def kick(broker: Broker, client: Client) -> Future[None]:

@@ -47,7 +47,10 @@ cdef class Core(Delivery):
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1
     cdef int ack(self, Frame* f, Subscription sub) except -1
     cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1
+    cdef bint may_be_known(self, PubMsg* m) noexcept
+    cdef bint is_known(self, PubMsg* m, Channel channel, Span reply) except -1
     cdef bint hands_over(self) noexcept
+    cdef bytes sender(self, PubMsg* m)
     cdef bint is_answered(self, bytes key) except -1
     cdef int acknowledge(self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends) except -1
     cdef int touch(self, Channel channel) except -1

@@ -11,6 +11,7 @@ INVALID_PUBLISH: bytes
 TOO_LARGE: str
 WRONG_SUBJECT: bytes
 SERVERS_REPLY: str
+HAS_MOVED: bytes
 FIRST_ACK_SID: int
 
 class Core(Delivery):

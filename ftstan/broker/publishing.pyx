@@ -38,6 +38,8 @@ from ftstan.base.errors import FtstanError, StoreError, WireError
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"
+#: What a publisher gets for a channel that an operator has marked as moved.
+HAS_MOVED = b"stan: channel has moved"
 #: A message that could be stored and not be delivered, for it grows on the way: sequence, time,
 #: mark of a resend.
 TOO_LARGE = (
@@ -400,13 +402,14 @@ cdef class Core(Delivery):
             self.refuse(f.reply, m.guid, channel.refused)
             self.on_refused("publish to a closed channel")
             return 0
+        if channel.mover is not None and (not channel.mover or self.sender(&m) != channel.mover):
+            # What was stored before the move must not be published again elsewhere.
+            if not (self.may_be_known(&m) and self.is_known(&m, channel, f.reply)):
+                self.refuse(f.reply, m.guid, HAS_MOVED)
+                self.on_refused("publish to a moved channel")
+            return 0
         ts = self.wall if self.wall > channel.last_ts else channel.last_ts
-        if (
-            self.window is not None
-            and m.guid.n > OURS_SIZE
-            and memcmp(m.guid.p, OURS, OURS_SIZE) == 0
-            and self.is_repeat(&m, channel, ts, f.reply)
-        ):
+        if self.may_be_known(&m) and self.is_repeat(&m, channel, ts, f.reply):
             return 0
         if channel.staged is None:
             channel.staged = MsgBlock()
@@ -416,6 +419,15 @@ cdef class Core(Delivery):
         channel.last_ts = ts
         self.acknowledge(f.reply, &m, channel, channel.position)
         return 0
+
+    cdef bytes sender(self, PubMsg* m):
+        """The registered client that publishes: a connection id counts for more than the client id
+        beside it. Empty, which no client is, if it has gone.
+        """
+        if m.conn_id.n == 0:
+            return as_bytes(m.client_id)
+        client = self.conns.get(as_bytes(m.conn_id))
+        return b"" if client is None else <bytes>client.client_id
 
     def put_message(self, Channel channel not None, bytes reply not None, bytes data not None):
         """Stage a message of the server's own, as a publish without an ack; returns its sequence.
@@ -454,10 +466,26 @@ cdef class Core(Delivery):
         """Acknowledge a publish that was stored before; a new one, to be stored at ``ts``, is put
         into the window.
         """
-        cdef bytes guid = as_bytes(m.guid)
+        if self.is_known(m, channel, reply):
+            return True
+        self.window.add(
+            channel.name, as_bytes(m.guid), channel.applied + 1, ts, as_bytes(m.data)
+        )
+        return False
+
+    cdef bint may_be_known(self, PubMsg* m) noexcept:
+        """Whether the window is asked about a publish: only our clients' guids are in it."""
+        return (
+            self.window is not None
+            and m.guid.n > OURS_SIZE
+            and memcmp(m.guid.p, OURS, OURS_SIZE) == 0
+        )
+
+    cdef bint is_known(self, PubMsg* m, Channel channel, Span reply) except -1:
+        """Answer a publish that was stored before, or of which that cannot be told."""
         cdef uint64_t seq
         try:
-            seq = self.window.look(channel.name, guid, channel.store)
+            seq = self.window.look(channel.name, as_bytes(m.guid), channel.store)
         except StoreError as error:
             # It may be there: stored now, it would be there twice.
             self.refuse(reply, m.guid, error.text.encode())
@@ -466,7 +494,6 @@ cdef class Core(Delivery):
         # A sequence beyond the log is that of a message which was taken away with the damage around
         # it.
         if seq == 0 or seq > channel.applied:
-            self.window.add(channel.name, guid, channel.applied + 1, ts, as_bytes(m.data))
             return False
         self.acknowledge(reply, m, channel, channel.position if seq > channel.durable else DURABLE)
         return True

@@ -95,5 +95,7 @@ cdef class Channel:
     cdef public Py_ssize_t stored_subs
     cdef Py_ssize_t position
     cdef public object refused
+    # Who may still publish to it since it has moved; None: it has not.
+    cdef public object mover
     # The rules of its subscriptions.
     cdef public object rules

@@ -73,6 +73,7 @@ class Channel:
     by_inbox: dict[bytes, Subscription]
     stored_subs: int
     refused: bytes | None
+    mover: bytes | None
     rules: DeliveryRules | None
     def __init__(self, name: bytes, store: ChannelStore) -> None: ...
     def census(self) -> tuple[int, int, int]: ...

@@ -81,6 +81,7 @@ class CensusRow(NamedTuple):
     stalled: int
     lag: int
     quarantined: bool
+    moved: bool
     limits: ChannelLimits
 
 
@@ -185,6 +186,7 @@ def census(channels: Sequence[Channel]) -> list[CensusRow]:
                 channel.stored_subs,
                 *channel.census(),
                 channel.refused is not None,
+                channel.mover is not None,
                 store.limits,
             )
         )

@@ -148,7 +148,7 @@ def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     if arguments.output == "json":
         print_json({"channels": rows})
         return EXIT_DONE
-    heads = ("channel", "messages", "bytes", "first", "last", "subscriptions", "quarantined")
+    heads = ("channel", "messages", "bytes", "first", "last", "subscriptions", "state")
     cells = [
         (
             row["name"],
@@ -157,7 +157,7 @@ def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
             row["first_seq"],
             row["last_seq"],
             row["subscriptions"],
-            "yes" if row["quarantined"] else "no",
+            _channel_state(row),
         )
         for row in rows
     ]
@@ -173,7 +173,7 @@ def _channel_report(arguments: argparse.Namespace, servers: Servers) -> int:
         return EXIT_DONE
     heads = (
         *("channel", "lag", "oldest unread", "last ack", "lost to limits", "stalled"),
-        *("subscriptions", "messages", "bytes", "quarantined"),
+        *("subscriptions", "messages", "bytes", "state"),
     )
     cells = [
         (
@@ -181,12 +181,18 @@ def _channel_report(arguments: argparse.Namespace, servers: Servers) -> int:
             *(ago(row["oldest_unread_age_s"]), ago(row["last_ack_age_s"])),
             *(row["lost_to_limits"], row["stalled"]),
             *(row["subscriptions"], row["msgs"], size_of(row["bytes"])),
-            "yes" if row["quarantined"] else "no",
+            _channel_state(row),
         )
         for row in rows
     ]
     print_table(heads, cells, right=heads[1:9])
     return EXIT_DONE
+
+
+def _channel_state(row: Row) -> str:
+    # An older server does not know of moves.
+    moved = row.get("moved", False)
+    return "quarantined" if row["quarantined"] else "moved" if moved else "-"
 
 
 def _channels_of(servers: Servers) -> list[Row]:
@@ -240,6 +246,21 @@ def _channel_purge(arguments: argparse.Namespace, servers: Servers) -> int:
     answer = servers.change(arguments, server, request)
     if arguments.output == "json":
         print_json({"channel": arguments.name, "done": answer.note, **answer.rows[0]})
+        return EXIT_DONE
+    return _say(arguments, "channel", answer.note)
+
+
+def _channel_moved(arguments: argparse.Namespace, servers: Servers) -> int:
+    server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
+    is_on = arguments.state == "on"
+    if is_on:
+        confirm(arguments, f"refuse publishes to channel {visible(arguments.name)}")
+    request = Request(
+        Verb.MOVED, name=arguments.name, on=is_on, client=arguments.mover, by=claimed()
+    )
+    answer = servers.change(arguments, server, request)
+    if arguments.output == "json":
+        print_json({"channel": row["name"], "moved": is_on, **answer.rows[0]})
         return EXIT_DONE
     return _say(arguments, "channel", answer.note)
 
@@ -507,6 +528,7 @@ _RUN: dict[str, dict[str, Callable[[argparse.Namespace, Servers], int]]] = {
         "info": _channel_info,
         "create": _channel_create,
         "delete": _channel_delete,
+        "moved": _channel_moved,
         "purge": _channel_purge,
         "redrive": _channel_redrive,
     },

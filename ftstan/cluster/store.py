@@ -17,6 +17,7 @@ from ftstan.base.errors import StoreError
 from ftstan.base.log import stream as log
 from ftstan.cluster.entry import Op, Operation, encode_operations
 from ftstan.stores.interface import Recovered
+from ftstan.stores.moves import no_moves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -154,6 +155,16 @@ class ClusterChannel:
     def expire(self, now_ns: int) -> None:
         """Apply the limits to the local store."""
         self._inner.expire(now_ns)
+
+    @property
+    def mover(self) -> bytes | None:
+        """No channel can be marked as moved here."""
+        return None
+
+    def set_moved(self, mover: bytes | None) -> None:
+        """Refuse it. Raises ``RefusedError``."""
+        if mover is not None:
+            raise no_moves("a cluster")
 
     def purge(self, sequence: int) -> None:
         """Drop messages, on every node. Raises ``FencedError``."""

@@ -114,6 +114,7 @@ def census(replica: Replica) -> list[CensusRow]:
                 *(store.name, store.count, store.size, last, len(subs)),
                 *(sum(len(sub.pending) for sub in subs), stalled, last - slowest),
                 quarantined=False,
+                moved=False,
                 limits=store.limits,
             )
         )

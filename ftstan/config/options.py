@@ -515,6 +515,9 @@ class ServerOptions:
         100 * MILLISECOND, "How long publishes wait for the other partitions at a start")
     admin_key: str = option(
         "", "File with the key for ftstanctl, made if missing; for memory stores")
+    allow_channel_move: bool = option(
+        False, "Let ftstanctl mark channels as moved, so that publishes to them are refused",
+        reloadable=True)
     strict_permissions: bool = option(
         False, "Refuse to start on a datastore that everybody may write to")
     replace_durable: bool = option(

@@ -230,7 +230,7 @@ function show(base, data) {
   $("#channels h2 small").textContent = totals.channels > data.channels.length ? `${data.channels.length} of ${count.format(totals.channels)}` : "";
   fill("#channels", data.channels.map((row) => h("tr", {}, h("td", { class: "name", role: "cell", title: row.name }, row.name), number("Messages", row.msgs), cell("n", "Size", bytes(row.bytes)),
     number("Last sequence", row.last), number("Readers", row.subs), number("Pending", row.pending), lag(row.lag, most),
-    note(row.quarantined && tag("quarantined", "bad"), row.unread > 0 && tag(`${short.format(row.unread)} removed unread`, "bad"), row.stalled > 0 && tag(`${row.stalled} stalled`, "bad"),
+    note(row.quarantined && tag("quarantined", "bad"), row.moved && tag("moved", "warn"), row.unread > 0 && tag(`${short.format(row.unread)} removed unread`, "bad"), row.stalled > 0 && tag(`${row.stalled} stalled`, "bad"),
       row.full && row.unread === 0 && (row.lag ? tag("at its limit, a reader behind", "warn") : tag("at its limit", ""))))), shows ? "No channel yet" : elsewhere, 8);
 
   const worst = Math.max(...data.subscriptions.map((row) => row.lag), 0);

@@ -207,6 +207,11 @@ METRICS: Final = {
             "gauge",
             "Channels that take nothing new because their files are damaged",
         ),
+        _m(
+            "moved_channels",
+            "gauge",
+            "Channels whose publishers are refused because an operator has marked them as moved",
+        ),
         _m("subscriptions", "gauge", "Subscriptions, offline durables among them"),
         _m(
             "stalled_subscriptions",
@@ -419,6 +424,7 @@ def _numbers(f: NodeFigures) -> dict[str, float | None]:
         "channels": counters.channels,
         "max_channels": f.max_channels,
         "quarantined_channels": sum(row.quarantined for row in channels),
+        "moved_channels": sum(row.moved for row in channels),
         "subscriptions": sum(row.subs for row in channels),
         "stalled_subscriptions": sum(row.stalled for row in channels),
         "pending_messages": sum(row.pending for row in channels),

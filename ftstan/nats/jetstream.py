@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import NatsError, WireError
@@ -249,6 +249,7 @@ class JetStream:
             lambda came: bool(came) and came[-1].status != 0,
         )
         rows: list[tuple[int, str, bytes]] = []
+        headers: list[dict[str, str]] = []
         for answer in answers:
             if answer.status:
                 break
@@ -256,9 +257,10 @@ class JetStream:
             if answer.headers.get("nats-stream") != stream or not found.isdigit():
                 raise WireError(f"an answer that is no entry of {stream}")
             rows.append((int(found), answer.headers.get("nats-subject", ""), answer.payload))
+            headers.append(answer.headers)
         ended = bool(answers) and answers[-1].status != 0
         status = answers[-1].status if ended else 0
-        return Batch(rows, status)
+        return Batch(rows, status, headers)
 
     def _take(self, data: bytes | memoryview) -> None:
         for event in self._parser.feed(data):
@@ -282,7 +284,8 @@ class JetStream:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries as ``(sequence, subject, bytes)``, and the status that ended them.
+    """Entries as ``(sequence, subject, bytes)``, the headers of each, by their names in lower case,
+    and the status that ended them.
 
     ``status``: ``NOT_FOUND`` if there is nothing there, ``END_OF_BATCH``, ``NO_RESPONDERS``, or 0
     if the answer broke off.
@@ -290,6 +293,7 @@ class Batch:
 
     rows: list[tuple[int, str, bytes]]
     status: int
+    headers: list[dict[str, str]] = field(default_factory=list)
 
 
 def _answer(event: tuple[Any, ...]) -> Answer:

@@ -20,6 +20,7 @@ from ftstan.admin.protocol import Answer, Request, Verb
 from ftstan.base.errors import FencedError, RefusedError, StoreError
 from ftstan.base.sizes import count_of
 from ftstan.broker import managing, views
+from ftstan.broker.bounds import MAX_ID
 from ftstan.config.units import SECOND, format_duration
 from ftstan.node.within import within
 
@@ -158,6 +159,8 @@ class Administration:
                 return await self._delete(request, name)
             case Verb.PURGE:
                 return await self._purge(request, name)
+            case Verb.MOVED:
+                return await self._moved(request, name)
             case Verb.SUB:
                 return _one(
                     await self._serve(
@@ -192,6 +195,25 @@ class Administration:
             f"the next one gets sequence {row['next']}"
         )
         return Answer(ok=True, rows=(row,), note=note)
+
+    async def _moved(self, request: Request, name: bytes) -> Answer:
+        if request.on and not self._node.options.allow_channel_move:
+            raise RefusedError(
+                "this server does not let channels be marked as moved",
+                hint="set allow_channel_move to true, and reload",
+            )
+        mover = request.client.encode("utf-8", "surrogateescape") if request.on else None
+        if mover is not None and len(mover) > MAX_ID:
+            raise RefusedError(
+                f"a client id of more than {MAX_ID} bytes", hint="no client has such an id"
+            )
+
+        def work(broker: Broker) -> int:
+            return managing.set_moved(broker, managing.find_channel(broker, name), mover)
+
+        last = await self._serve(work)
+        note = f"moved; its last sequence is {last}" if request.on else "takes publishes again"
+        return Answer(ok=True, rows=({"last_seq": last},), note=note)
 
     # ---- lists
     # ----------------------------------------------------------------------------------------------

@@ -174,11 +174,28 @@ class NodeMember:
             raise RefusedError(
                 "only an active server that serves can record that", hint="ask the active server"
             )
+        if on:
+            await self._within(_READ_WITHIN_S, self._refuse_moved)
         try:
             await self._within(_RECORD_WITHIN_S, lambda: owner.set_mixed(on=on))
         except FencedError as error:
             node.fenced(error)
         self._group().note_epoch()
+
+    def _refuse_moved(self) -> None:
+        """Raise ``RefusedError`` if a channel has moved: an original server would serve it."""
+        serving = self._node.plane.serving
+        if serving is None:
+            return
+        moved = serving.broker.moved
+        if moved or serving.broker.later:
+            shown = moved[0].decode("utf-8", "backslashreplace") if moved else ""
+            raise RefusedError(
+                f'channel "{shown}" has moved: an original server would serve it all the same'
+                if moved
+                else "some channels have not been read yet, and one of them may have moved",
+                hint="first: ftstanctl channel moved CHANNEL off" if moved else "ask again later",
+            )
 
     async def set_limits(self, limits: StoreLimits) -> list[str]:
         """Other limits from now on, also if this node serves only later.

@@ -221,6 +221,7 @@ def _channel(row: CensusRow) -> dict[str, object]:
         "stalled": row.stalled,
         "lag": row.lag,
         "quarantined": row.quarantined,
+        "moved": row.moved,
         "full": _is_full(row),
         "unread": _unread(row),
     }

@@ -135,7 +135,7 @@ class Reloader:
                 log.set_time(shown=new.log.time)
                 # The original's, too, is a line of the other half.
                 log.nats.info(f"Reloaded: logtime = {str(new.log.time).lower()}")
-            for path in ("debug", "trace"):
+            for path in ("debug", "trace", "allow_channel_move"):
                 if path in paths:
                     log.stream.info(f"Reloaded: {key_of(path)} = {str(getattr(new, path)).lower()}")
             for line in limits:

@@ -193,6 +193,9 @@ def _copy_channel(
     if channel.last > made.last:
         _keep_last(made, channel.last, target)
     _copy_subs(channel, made, target)
+    if channel.mover is not None:
+        # A store that cannot say so refuses: its server would take publishes again.
+        made.set_moved(channel.mover)
     return _contents(channel, digest)
 
 

@@ -174,6 +174,13 @@ class ChannelStore(Protocol):
     snapshot: Callable[[], Iterable[StoredSub]] | None
 
     @property
+    def mover(self) -> bytes | None:
+        """The id of the client that may still publish to a channel that has moved; ``None``: it has
+        not moved.
+        """
+        ...
+
+    @property
     def name(self) -> bytes:
         """The channel's name."""
         ...
@@ -277,6 +284,15 @@ class ChannelStore(Protocol):
         ``last`` and the subscriptions stay, and the next message gets ``last + 1``. Raises
         ``FencedError``, and ``StoreError`` if storage refuses or the channel must not be written:
         then all of them may be gone, or some of the oldest, or none.
+        """
+        ...
+
+    def set_moved(self, mover: bytes | None) -> None:
+        """Mark the channel as one that has moved: only the client ``mover`` may publish to it.
+
+        ``None``: everybody may again. Called outside a batch, durable on return. Raises
+        ``RefusedError`` if this store cannot keep that, ``StoreError`` if it may be kept or not,
+        and ``FencedError``.
         """
         ...
 

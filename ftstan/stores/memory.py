@@ -49,6 +49,7 @@ class MemoryChannel:
         self.size = 0
         self.last_timestamp = 0
         self.next_sub_id = 1
+        self.mover: bytes | None = None
         self.snapshot: Callable[[], Iterable[StoredSub]] | None = None
         self._limits_hit = False
         self._blocks: list[MsgBlock] = []
@@ -187,6 +188,10 @@ class MemoryChannel:
             self._drop_before(self.last + 1, 0)
         elif self.count and sequence >= self.first:
             self._drop_before(*self._after(sequence + 1 - self.first))
+
+    def set_moved(self, mover: bytes | None) -> None:
+        """Remember it as long as this process."""
+        self.mover = mover
 
     def add_sub(self, state: SubState) -> None:
         """Remember the id only: subscriptions live in the broker."""

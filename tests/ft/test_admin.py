@@ -84,6 +84,7 @@ def test_channels_clients_and_subscriptions_are_shown_as_they_are(stage: Stage) 
             "last_seq": 2,
             "subscriptions": 1,
             "quarantined": False,
+            "moved": False,
         },
     }
     until(

@@ -13,7 +13,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import ftstan.client
-from ftstan.cli.ctl import bridge
 from tests.ft.bridged import CHANNEL, STREAM, Sides, from_files, whole
 from tests.ft.operator import run
 from tests.processes import CLUSTER, PATIENCE_S, until
@@ -107,11 +106,7 @@ def test_a_durable_becomes_a_consumer_that_goes_on_where_it_was(stage: Stage) ->
     assert told["num_pending"] == 15
 
 
-def test_without_files_there_are_no_positions_and_no_cutover(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_files_there_are_no_positions() -> None:
     said = run("bridge", "consumers", "--channel", CHANNEL)
     assert said.status == 64
     assert "are read from the files" in said.err
-    assert bridge(["cutover", "--channel", CHANNEL]) == 64
-    assert "is not implemented" in capsys.readouterr().err

@@ -51,9 +51,13 @@ class ToyChannel:
         self.subs: dict[int, StoredSub] = {}
         self.first = self.last = self.count = self.size = self.last_timestamp = 0
         self.next_sub_id = 1
+        self.mover: bytes | None = None
         self.snapshot: Callable[[], Iterable[StoredSub]] | None = None
         self.staged: list[Op] = []
         self.staged_events: list[Op] = []
+
+    def set_moved(self, mover: bytes | None) -> None:
+        self.mover = mover
 
     def append(self, block: MsgBlock) -> None:
         self.staged += [

@@ -657,6 +657,12 @@ CODES: Final = (
         page="dead-letters.md#when-a-dead-letter-cannot-be-stored",
     ),
     Code(
+        3210,
+        'Channel ".." has moved: publishes are refused',
+        "Nothing, if it has; else `ftstanctl bridge undo`, or `ftstanctl channel moved NAME off`",
+        page="jetstream.md#cut-over",
+    ),
+    Code(
         4001,
         'channel ".." is quarantined: ..',
         "`ftstanctl store verify DIR`, then the page",
@@ -792,6 +798,12 @@ CODES: Final = (
         "Nothing: the original server went on without them, and had acknowledged none, unless it "
         "ran with `file_sync: false`; until limits remove the slice they are in that file",
         page="store.md#7-damage",
+    ),
+    Code(
+        4025,
+        "..: nobody may publish to the channel",
+        "Say whether the channel has moved: `ftstanctl channel moved CHANNEL off`, or on",
+        page="jetstream.md#cut-over",
     ),
     Code(
         4101,

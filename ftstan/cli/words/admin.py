@@ -64,6 +64,16 @@ _WORDS = {
             changes=True,
             destroys=True,
         ),
+        "moved": _Word(
+            "say that a channel has moved elsewhere: publishes to it are refused, or taken again",
+            (
+                "channel moved orders on --dir /nss/orders",
+                "channel moved orders off --admin-key stan.key",
+            ),
+            "name",
+            changes=True,
+            destroys=True,
+        ),
         "purge": _Word(
             "remove messages of a channel from its front, or all; its last sequence and "
             "subscriptions stay",
@@ -200,6 +210,16 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 "--force",
                 action="store_true",
                 help="also if there are subscriptions: they and their positions are lost",
+            )
+            moved = commands.choices["moved"]
+            moved.add_argument(
+                "state", choices=("on", "off"), help="on: refuse publishes; off: take them again"
+            )
+            moved.add_argument(
+                "--mover",
+                default="",
+                metavar="ID",
+                help="the client that may still publish (default: none)",
             )
             again = commands.choices["redrive"]
             again.add_argument(

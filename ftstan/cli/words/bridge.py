@@ -46,10 +46,23 @@ _COMMANDS = (
     ),
     (
         "cutover",
-        "not implemented, and refused: stop the publishers by hand",
-        ("bridge cutover --channel orders", "bridge cutover --channel orders --output json"),
+        "let a channel's publishers be refused, and its stream take over",
+        (
+            "bridge cutover orders --dir /nss/orders",
+            "bridge cutover orders --jetstream nats://js1:4222 --admin-key stan.key --yes",
+        ),
+    ),
+    (
+        "undo",
+        "take a cut-over back: what the stream has got since goes to the channel",
+        (
+            "bridge undo orders --dir /nss/orders",
+            "bridge undo orders --jetstream nats://js1:4222 --admin-key stan.key --yes",
+        ),
     ),
 )
+#: Where --channel is not needed.
+_WITHOUT_FLAG = frozenset(("status", "cutover", "undo"))
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -61,8 +74,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb = verbs.add_parser(name, help=text, description=text)
         give_examples(verb, *examples)
         found[name] = verb
-        _add_places(verb, is_needed=name != "status")
+        _add_places(verb, is_needed=name not in _WITHOUT_FLAG)
     _add_run(found["run"])
+    for name in ("cutover", "undo"):
+        _add_move(found[name])
     found["consumers"].add_argument(
         "--dry-run", action="store_true", help="say what would be made, and make nothing"
     )
@@ -82,7 +97,8 @@ def _add_places(parser: argparse.ArgumentParser, *, is_needed: bool) -> None:
         required=is_needed,
         default=None,
         metavar="NAME",
-        help="a channel; may be repeated" + ("" if is_needed else " (default: all with a stream)"),
+        help="a channel; may be repeated"
+        + (" (default: all with a stream)" if parser.prog.endswith("status") else ""),
     )
     parser.add_argument(
         "--client-id",
@@ -99,7 +115,7 @@ def _add_places(parser: argparse.ArgumentParser, *, is_needed: bool) -> None:
         metavar="SECONDS",
         help="for the connection (default 10)",
     )
-    if is_needed:
+    if not parser.prog.endswith("status"):
         _add_datastore(parser)
     parser.add_argument(
         "--stream",
@@ -112,6 +128,25 @@ def _add_places(parser: argparse.ArgumentParser, *, is_needed: bool) -> None:
     parser.add_argument(
         "--stream-prefix", default="", metavar="TEXT", help="put before the names of streams"
     )
+
+
+def _add_move(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="*", metavar="CHANNEL", help="a channel")
+    parser.add_argument(
+        "--wait",
+        type=seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the bridge may take for each of its steps (default 60)",
+    )
+    parser.add_argument(
+        "--admin-key",
+        "--key-file",
+        default="",
+        metavar="FILE",
+        help="a copy of the datastore's admin.key (default: that in --dir)",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _add_datastore(parser: argparse.ArgumentParser) -> None:
@@ -157,6 +192,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="FILE",
         help="write measures for the textfile collector of Prometheus every 5 seconds",
+    )
+    parser.add_argument(
+        "--back",
+        action="store_true",
+        help="also publish to the channel what new publishers send to its name in JetStream",
     )
     parser.add_argument("--once", action="store_true", help="end when every channel is level")
     parser.add_argument(

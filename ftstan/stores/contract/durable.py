@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import RefusedError
 from ftstan.config.limits import INHERIT, Limits
 from ftstan.config.options import StoreLimits
 from ftstan.stores.contract.place import (
@@ -222,6 +223,27 @@ class DurableContract:
                 store.tick(START)
                 store.abandon()
                 assert messages(opened(place)[1]) == kept
+
+    def test_a_mark_that_a_channel_has_moved_is_refused_or_durable(self, place: Place) -> None:
+        for clean in (True, False):
+            store, channel = opened(place)
+            put(store, channel, b"a")
+            assert channel.mover is None
+            try:
+                channel.set_moved(b"bridge")
+            except RefusedError:
+                assert channel.mover is None
+                channel.set_moved(None)
+                store.close()
+                continue
+            store.close() if clean else store.abandon()
+            store, channel = opened(place)
+            assert channel.mover == b"bridge"
+            channel.set_moved(None)
+            store.abandon()
+            store, channel = opened(place)
+            assert channel.mover is None
+            store.close()
 
     def test_a_channel_made_again_after_a_purge_and_a_deletion_shows_everything(
         self, place: Place

@@ -220,6 +220,15 @@ class EncryptedChannel:
         """Apply the limits."""
         self._inner.expire(now_ns)
 
+    @property
+    def mover(self) -> bytes | None:
+        """Who may still publish to a channel that has moved."""
+        return self._inner.mover
+
+    def set_moved(self, mover: bytes | None) -> None:
+        """Mark the channel as one that has moved, or has not."""
+        self._inner.set_moved(mover)
+
     def purge(self, sequence: int) -> None:
         """Drop every message up to ``sequence`` for good."""
         self._inner.purge(sequence)

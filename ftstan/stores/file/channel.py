@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan.base.errors import DamageError, StoreFullError
+from ftstan.base.errors import DamageError, RefusedError, StoreFullError
 from ftstan.base.log import stream as log
 from ftstan.stores.file import directory
 from ftstan.stores.file.dirty_channels import Unsynced
 from ftstan.stores.file.env import FileEnv, is_full
-from ftstan.stores.file.log import exact, purging, records
+from ftstan.stores.file.log import exact, moved_mark, purging, records
 from ftstan.stores.file.log.slices import SliceLog, show, store_error
 from ftstan.stores.file.recovery import opening, quarantine
 from ftstan.stores.file.retry_backoff import RetryBackoff
@@ -52,6 +52,7 @@ class FileChannel:
         self.snapshot: Callable[[], Iterable[StoredSub]] | None = None
         self.log = SliceLog(env, name, limits)
         self.next_sub_id = 1
+        self.mover: bytes | None = None
         self.untouched = False
         """Whether its files are those of the last clean stop, as far as this process is
         concerned.
@@ -132,6 +133,7 @@ class FileChannel:
         self.quarantined = opening.settle(self._env, self.log, self.confirmed, reading)
         self.untouched = self._subs_durable = reading.entry is not None
         self._recovered = reading.subs.subs
+        self.mover = reading.mover
         self.next_sub_id = reading.subs.highest + 1
         if reading.measured.foreign and not self.quarantined:
             self._register.touch(
@@ -275,6 +277,34 @@ class FileChannel:
             except OSError as error:
                 raise store_error(error, f'channel "{show(self.name)}" cannot be synced') from error
             purging.purge(self._env, self.log, self.confirmed, sequence)
+
+    def set_moved(self, mover: bytes | None) -> None:
+        """Mark the channel as one that has moved, or as one that takes publishes again.
+
+        Raises ``RefusedError``, ``StoreError`` and ``FencedError``.
+        """
+        if self.quarantined:
+            raise quarantine.refusal(self.name)
+        if mover is not None and self._env.owner.mixed:
+            raise RefusedError(
+                "in a mixed group no channel can be marked as moved: an original server would "
+                "serve it all the same",
+                hint="when the last original member has gone: ftstanctl ft mixed off",
+            )
+        if not self.created:
+            raise RefusedError(
+                f'channel "{show(self.name)}" holds nothing yet',
+                hint="delete it instead: ftstanctl channel delete",
+            )
+        self._env.files.trim(_A_CHANNEL)
+        self._register.touch(self)
+        try:
+            moved_mark.write(self._env, self.log.dirfd, mover)
+        except OSError as error:
+            raise store_error(
+                error, f'channel "{show(self.name)}": {moved_mark.NAME} cannot be written'
+            ) from error
+        self.mover = mover
 
     def _quarantine(self, error: DamageError) -> None:
         """Write nothing more to this channel: serving it met damage."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.log import stream as log
 from ftstan.stores.limits import reached_limits
+from ftstan.stores.moves import no_moves
 from ftstan.stores.sql import rows
 
 if TYPE_CHECKING:
@@ -330,6 +331,16 @@ class SqlChannel:
     def deleted_before(self, sequence: int) -> None:
         """The step is durable."""
         self._floor = max(self._floor, sequence)
+
+    @property
+    def mover(self) -> bytes | None:
+        """No channel can be marked as moved here."""
+        return None
+
+    def set_moved(self, mover: bytes | None) -> None:
+        """Refuse it. Raises ``RefusedError``."""
+        if mover is not None:
+            raise no_moves("a store in a database")
 
     def purge(self, sequence: int) -> None:
         """Drop every message up to ``sequence`` for good, durable on return."""

@@ -56,6 +56,19 @@ def test_a_repeat_is_acknowledged_and_not_stored(driver: Driver) -> None:
     assert stored(driver) == [b"x"]
 
 
+def test_a_repeat_of_what_was_stored_before_the_channel_moved_is_acknowledged(
+    driver: Driver,
+) -> None:
+    publish(driver, b"ft1.a")
+    channel = managing.find_channel(driver.broker, b"foo")
+    managing.set_moved(driver.broker, channel, b"bridge")
+    assert publish(driver, b"ft1.a") == [PubAck(b"ft1.a", b"")]
+    assert publish(driver, b"ft1.b") == [PubAck(b"ft1.b", b"stan: channel has moved")]
+    managing.set_moved(driver.broker, channel, None)
+    assert publish(driver, b"ft1.b") == [PubAck(b"ft1.b", b"")]
+    assert stored(driver) == [b"x", b"x"]
+
+
 def test_a_repeat_in_the_same_batch_gets_its_ack_with_the_first(driver: Driver) -> None:
     offer(driver, b"ft1.a")
     offer(driver, b"ft1.a")

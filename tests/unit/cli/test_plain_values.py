@@ -78,6 +78,7 @@ CHANNEL = {
     "last_seq": 0,
     "subscriptions": 0,
     "quarantined": False,
+    "moved": False,
 }
 CLIENT = {"id": "me", "hb_inbox": "", "subscriptions": 0, "failed_heartbeats": 0}
 SUB = {

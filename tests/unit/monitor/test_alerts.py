@@ -20,6 +20,7 @@ import yaml
 from prometheus_client import PROCESS_COLLECTOR
 
 from ftstan.base.states import Phase
+from ftstan.bridge.metrics import SERIES
 from ftstan.monitor.metrics import METRICS
 from tests.processes import ROOT
 
@@ -107,10 +108,22 @@ def calm() -> Series:
         "ftstan_datastore_free_bytes": steady(5e9),
         "ftstan_datastore_size_bytes": steady(9e9),
         "ftstan_quarantined_channels": steady(0),
+        **bridge(),
         "ftstan_redelivered_messages_total": rising(4),
         "ftstan_sent_messages_total": rising(400),
     }
     return pair
+
+
+def bridge(**values: str) -> dict[str, str]:
+    """A bridge that is level, but for these."""
+    calm_ones = dict.fromkeys(
+        ("lag_messages", "back_waiting_messages", "stopped", "back_stopped"), steady(0)
+    )
+    return {
+        f'ftstan_bridge_{name}{{channel="x",stream="x"}}': series
+        for name, series in (calm_ones | values).items()
+    }
 
 
 BUCKETS = ("0.005", "0.25", "1.0", "5.0", "+Inf")
@@ -276,6 +289,13 @@ CASES = {
     "redeliveries": Case(
         "FtstanRedeliveries", a={"ftstan_redelivered_messages_total": rising(120)}
     ),
+    "a stream is behind": Case("FtstanBridgeBehind", a=bridge(lag_messages=steady(2000)), at=60),
+    "new messages wait": Case(
+        "FtstanBridgeBehind", a=bridge(back_waiting_messages=steady(2000)), at=60
+    ),
+    "a stream is behind for a moment": Case("", a=bridge(lag_messages=f"0x55 2000x3 0x{STEPS}")),
+    "a bridge has stopped": Case("FtstanBridgeStopped", a=bridge(stopped=steady(1))),
+    "a way back has stopped": Case("FtstanBridgeStopped", a=bridge(back_stopped=steady(1))),
     "a redelivery": Case("", a={"ftstan_redelivered_messages_total": rising(40)}),
 }
 
@@ -432,4 +452,5 @@ def test_every_phase_of_the_rules_is_one() -> None:
 def test_every_metric_of_the_rules_is_one_of_the_list() -> None:
     listed = {f"{m.name}_total" if m.kind == "counter" else m.name for m in METRICS.values()}
     process = {sample.name for family in PROCESS_COLLECTOR.collect() for sample in family.samples}
-    assert {name.removesuffix("_bucket") for name in used()} - listed - process == set()
+    known = listed | process | set(SERIES)
+    assert {name.removesuffix("_bucket") for name in used()} - known == set()

@@ -65,7 +65,9 @@ COUNTERS = Counters(
     clients=1, channels=3, in_msgs=9, in_bytes=276, out_msgs=13, out_bytes=315, redelivered=2
 )
 CHANNELS = [
-    CensusRow(b"b", 2, 50, 7, 1, 4, 1, 5, quarantined=True, limits=ChannelLimits(max_msgs=0)),
+    CensusRow(
+        b"b", 2, 50, 7, 1, 4, 1, 5, quarantined=True, moved=False, limits=ChannelLimits(max_msgs=0)
+    ),
     CensusRow(
         b"a",
         3,
@@ -76,9 +78,10 @@ CHANNELS = [
         0,
         0,
         quarantined=False,
+        moved=False,
         limits=ChannelLimits(max_msgs=4, max_bytes=80, max_subs=2),
     ),
-    CensusRow(b"c", 1, 25, 9, 1, 2, 0, 3, quarantined=False, limits=ChannelLimits()),
+    CensusRow(b"c", 1, 25, 9, 1, 2, 0, 3, quarantined=False, moved=False, limits=ChannelLimits()),
 ]
 SUB = SubRow(b"me", b"in", b"ack", b"dur", b"", True, False, 10, 30_000_000_000, 3, 2, False)
 

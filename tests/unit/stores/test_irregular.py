@@ -42,6 +42,7 @@ NAMES = [
     "subs.dat",
     "confirmed.bin",
     "purged.bin",
+    "moved.bin",
 ]
 #: A directory with the name of data that never were is ignored.
 ENTRIES = [

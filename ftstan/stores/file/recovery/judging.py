@@ -43,7 +43,7 @@ _ORIGINALS_BUFFER = 1000
 _TEMPORARY = re.compile(
     re.escape(TEMPORARY)
     + r"[0-9]+\.((msgs\.-?[0-9]+\.)?(dat|idx)|(subs|clients|server)\.dat"
-    + r"|(confirmed|purged|ckpt|dedup)\.bin|deleting|repaired\.json)\Z"
+    + r"|(confirmed|purged|moved|ckpt|dedup)\.bin|deleting|repaired\.json)\Z"
 )
 
 

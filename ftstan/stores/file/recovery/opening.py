@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ftstan.base.errors import RecoveryError
 from ftstan.base.log import stream as log
 from ftstan.base.reserved import ROOT_FILES
-from ftstan.stores.file.log import purge_mark, records
+from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import show
 from ftstan.stores.file.recovery import damage, judging, quarantine
 from ftstan.stores.file.recovery.measure import Measured, measure
@@ -54,13 +54,15 @@ class Reading:
 
     ``entry``: the checkpoint says it all, and nothing else was read.
 
-    ``mark``: what of it was purged.
+    ``mark``: what of it was purged. ``mover``: who may still publish to a channel that has moved,
+    ``None`` for one that has not.
     """
 
     measured: Measured
     subs: Subs
     mark: purge_mark.Mark | None = None
     entry: Entry | None = None
+    mover: bytes | None = None
 
 
 def channel_names(env: FileEnv) -> list[bytes]:
@@ -141,10 +143,12 @@ def _read_listed(
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
         return None
     mark, no_file = _read_mark(env, slog, dirfd, names)
+    mover, no_mover = _read_moved(env, slog, dirfd, names)
+    no_file += no_mover
     if entry is not None and checkpoint.is_as_left(env, dirfd, names, entry):
         subs = state_recovery.Subs()
         state_recovery.replay(env, show(slog.name), records.VERSION + entry.subs, subs)
-        return Reading(Measured(), subs, mark, entry)
+        return Reading(Measured(), subs, mark, entry, mover)
     # Files that are not as a clean stop of ours left them have another writer, and it claimed no
     # epoch. The same may have made a channel that the stop did not know.
     measured = measure(
@@ -161,7 +165,8 @@ def _read_listed(
             (".", "it has the name of a file of the server: move it out of the datastore")
         )
     measured.problems += no_file
-    return Reading(measured, state_recovery.read_subs(env, slog.name, dirfd, seen), mark)
+    subs = state_recovery.read_subs(env, slog.name, dirfd, seen)
+    return Reading(measured, subs, mark, mover=mover)
 
 
 def _read_mark(
@@ -177,6 +182,21 @@ def _read_mark(
     if wrong:
         log.error(f'channel "{show(slog.name)}": {purge_mark.NAME}: {wrong}')
     return mark, []
+
+
+def _read_moved(
+    env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, bool]]
+) -> tuple[bytes | None, list[tuple[str, str]]]:
+    """Who may still publish to a channel that has moved, and what quarantines it."""
+    if not any(name == moved_mark.NAME for name, _ in names):
+        return None, []
+    try:
+        mover, wrong = moved_mark.read(env.fresh, dirfd)
+    except IrregularError as error:
+        return None, [(moved_mark.NAME, error.words)]
+    if wrong:
+        log.error(f'channel "{show(slog.name)}": {moved_mark.NAME}: {wrong}')
+    return mover, []
 
 
 def read_all(

@@ -21,7 +21,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ftstan.stores.file.log import purge_mark, records
+from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import Slice, dat_name, idx_name
 from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.state import state_records
@@ -102,7 +102,7 @@ def is_bound(name: str, *, is_dir: bool = False) -> bool:
     """
     if is_dir and name.startswith("msgs."):
         return _INDEX.match(name) is not None
-    return name in ("subs.dat", CONFIRMED, purge_mark.NAME) or (
+    return name in ("subs.dat", CONFIRMED, purge_mark.NAME, moved_mark.NAME) or (
         name.startswith("msgs.") and name.endswith((".dat", ".idx"))
     )
 

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from ftstan.stores.file.log import purge_mark, records
+from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import show
 from ftstan.stores.file.recovery.opening import FOREIGN
 from ftstan.stores.file.regular import irregular, open_file
@@ -164,6 +164,11 @@ class ChannelFiles:
             (None, "")
             if purge_mark.NAME in self.irregular
             else purge_mark.read(source.disk, self.dirfd)
+        )
+        self.mover, self.moved_wrong = (
+            (None, "")
+            if moved_mark.NAME in self.irregular
+            else moved_mark.read(source.disk, self.dirfd)
         )
         if mark is not None and self.slices and mark.speaks_of(self.slices[0].first_ts):
             self.purged = mark.sequence

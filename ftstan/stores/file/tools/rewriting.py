@@ -149,7 +149,8 @@ def hand_over_channel(
     max_bytes: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Leave dense slices, each a fresh copy, and none of our side files.
+    """Leave dense slices, each a fresh copy, and none of our side files but
+    ``purged.bin`` and ``moved.bin``.
 
     Returns the number of slices.
 
@@ -158,6 +159,12 @@ def hand_over_channel(
     with the last number is added, as the original itself fills gaps. Raises ``OSError`` and
     ``StoreError``.
     """
+    if files.mover is not None:
+        raise StoreError(
+            f'channel "{show(files.name)}" has moved: an original server would serve it all the '
+            "same",
+            hint="take that back first: ftstanctl bridge undo, or ftstanctl channel moved",
+        )
     check_exact(files)
     first = first_number(files)
     groups = plan_handover(files.slices, max_bytes, first)

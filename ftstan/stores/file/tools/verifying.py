@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
 from ftstan.base.reserved import is_reserved
-from ftstan.stores.file.log import purge_mark, records
+from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.rootfiles import find_occupied
 from ftstan.stores.file.state.statefile import read_whole
@@ -194,6 +194,8 @@ class ChannelCheck:
             )
         if self._files.purged_wrong:
             yield self._found(DefectKind.NOTE, purge_mark.NAME, self._files.purged_wrong)
+        if self._files.moved_wrong:
+            yield self._found(DefectKind.NOTE, moved_mark.NAME, self._files.moved_wrong)
         for name in sorted(names):
             if _ODD_DAT.match(name):
                 yield self._found(
