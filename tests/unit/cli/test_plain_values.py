@@ -167,6 +167,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
 ASKED = (
     "channel ls", "channel report", "channel info orders", "channel create orders --dir {dir}",
     "channel delete orders --yes --dir {dir}", "channel purge orders --yes --dir {dir}",
+    "channel moved orders on --yes --dir {dir}",
     "client ls", "client info me", "client kick me --yes --dir {dir}",
     "subscription ls", "subscription report", "subscription info orders 1",
     "server ls", "server info SRV1", "server reload SRV1 --dir {dir}",
@@ -201,7 +202,7 @@ ALONE = (
 ELSEWHERE = {
     *("pub", "sub", "bench", "check-store", "completion", "channel redrive", "cluster backup"),
     *("cluster seed", "cluster leave"),
-    *(f"bridge {verb}" for verb in ("run", "status", "verify", "consumers", "cutover")),
+    *(f"bridge {verb}" for verb in ("run", "status", "verify", "consumers", "cutover", "undo")),
 }
 
 

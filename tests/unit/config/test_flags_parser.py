@@ -103,7 +103,7 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
             "monitor_token",
             "monitor_client_ca",
         ),
-        *("monitor_open_health", "admin_key"),
+        *("monitor_open_health", "admin_key", "allow_channel_move"),
         *("encryption_accept_mixed", "encryption_refuse_plain"),
         *("check_config", "check-config", "strict", "unit", "completion"),
         *("dump_config", "dump-config"),
