@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.base.errors import StoreError
+from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state.confirmed import Confirmed, encode
-from ftstan.stores.file.tools.restoring import Restoring, SliceWriter
+from ftstan.stores.file.tools.restoring import Account, Restoring, SliceWriter
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.verifying import check_channel, check_root
 from tests.unit.stores.test_recovery_slices import VERSION, index_of, put
-from tests.unit.stores.test_restoring import Account, FileEnv, FileStoreOptions, ManualClock
 from tests.unit.stores.test_slices import Node, Owner, fresh
 
 if TYPE_CHECKING:
