@@ -122,6 +122,24 @@ def test_an_epoch_is_claimed_and_confirmed_through_it(tmp_path: Path) -> None:
     disk.close(root)
 
 
+def test_files_are_made_with_the_mode_that_was_asked_for(tmp_path: Path) -> None:
+    disk = DirectDisk()
+    root = disk.open_dir(str(tmp_path))
+    disk.close(disk.open(root, "file", os.O_RDWR | os.O_CREAT, 0o600))
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_direct_write_that_stops_inside_a_page_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DirectDisk()
+    root = disk.open_dir(str(tmp_path))
+    fd = disk.open(root, "file", os.O_RDWR | os.O_CREAT)
+    monkeypatch.setattr(os, "pwritev", lambda *_: ALIGN // 2)
+    with pytest.raises(OSError, match="direct write stopped inside a page"):
+        disk.pwrite(fd, PAGE, 0)
+
+
 def test_files_are_opened_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "open", lambda _name, flags, *_a, **_k: flags)
     assert DirectDisk().open(9, "file", os.O_RDONLY) & os.O_DIRECT

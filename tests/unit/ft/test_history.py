@@ -13,7 +13,7 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import StoreError
 from ftstan.ft.epoch import EPOCH_NAME, claim, read_records
-from ftstan.ft.epoch_records import SLOT_SIZE, Cause
+from ftstan.ft.epoch_records import SLOT_SIZE, Cause, Departure, Ending
 from ftstan.ft.history import cause_text, history_of, open_history
 from ftstan.ft.survey import Survey
 from tests.sim.disk import SimDisk
@@ -73,6 +73,24 @@ def test_it_says_who_since_when_until_when_and_why_newest_first() -> None:
     assert (middle.server, middle.cause, middle.after) == ("B", "silence", 1)
     assert (middle.since_ns, middle.until_ns) == (START_NS + 10 * 10**9, newest.since_ns)
     assert (first.server, first.until_ns) == ("A", middle.since_ns)
+
+
+def test_what_an_owner_said_of_its_end_is_shown_with_its_successor() -> None:
+    store = simulated()
+    store.take("A")
+    claim(
+        store.disk,
+        store.root,
+        server_id="B",
+        clock=store.clock,
+        survey=lambda: Survey(highest_slice=0, has_server=False, confirmed=()),
+        cause=Cause.LOCK_FREE,
+        departed=Departure(1, START_NS + 7, Ending.SIGTERM),
+    )
+    newest, former = store.history()
+    assert (newest.left, former.left) == ("sigterm", "")
+    assert (newest.ended_ns, former.ended_ns) == (0, START_NS + 7)
+    assert cause_text(newest).startswith("stopped (SIGTERM)")
 
 
 def test_the_first_epoch_of_a_store_has_a_cause_of_its_own() -> None:
