@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
-from ftstan.base.disk import LocalDisk
+from ftstan.base.disk import LocalDisk, ShuttableDisk
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 from ftstan.ft.epoch import claim
@@ -138,6 +138,20 @@ def test_a_direct_write_that_stops_inside_a_page_is_an_error(
     monkeypatch.setattr(os, "pwritev", lambda *_: ALIGN // 2)
     with pytest.raises(OSError, match="direct write stopped inside a page"):
         disk.pwrite(fd, PAGE, 0)
+
+
+def test_a_disk_that_can_be_shut_has_a_direct_one_that_is_shut_and_timed_with_it(
+    tmp_path: Path,
+) -> None:
+    disk = ShuttableDisk()
+    direct = asking_disk(disk, is_network=True)
+    assert isinstance(direct, ShuttableDisk)
+    assert isinstance(direct, DirectDisk)
+    assert direct.calls is disk.calls
+    root = direct.open_dir(str(tmp_path))
+    disk.shut()
+    with pytest.raises(OSError, match="this server has ended"):
+        direct.mkdir(root, "late")
 
 
 def test_files_are_opened_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
