@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: The quick tests that judge each module, the quickest and nearest first: files below tests/unit.
 JUDGES: dict[str, tuple[str, ...]] = {
-    "ftstan.ft.access": ("ft/test_late_mounts.py", "ft/test_mountcheck.py"),
+    "ftstan.ft.access": ("ft/test_access.py", "ft/test_late_mounts.py", "ft/test_mountcheck.py"),
     "ftstan.ft.active": ("ft/test_active.py", "ft/test_mixed.py", "ft/test_standby.py"),
     "ftstan.ft.digest": ("ft/test_warm.py", "ft/test_members.py"),
     "ftstan.ft.direct": ("ft/test_direct.py", "ft/test_late_mounts.py"),

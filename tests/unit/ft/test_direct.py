@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
-from ftstan.base.disk import LocalDisk
+from ftstan.base.disk import LocalDisk, ShuttableDisk
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 from ftstan.ft.epoch import claim
@@ -108,6 +108,38 @@ def test_an_epoch_is_claimed_and_confirmed_through_it(tmp_path: Path) -> None:
         confirm()
     confirm.close()
     disk.close(root)
+
+
+def test_files_are_made_with_the_mode_that_was_asked_for(tmp_path: Path) -> None:
+    disk = DirectDisk()
+    root = disk.open_dir(str(tmp_path))
+    disk.close(disk.open(root, "file", os.O_RDWR | os.O_CREAT, 0o600))
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_direct_write_that_stops_inside_a_page_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DirectDisk()
+    root = disk.open_dir(str(tmp_path))
+    fd = disk.open(root, "file", os.O_RDWR | os.O_CREAT)
+    monkeypatch.setattr(os, "pwritev", lambda *_: ALIGN // 2)
+    with pytest.raises(OSError, match="direct write stopped inside a page"):
+        disk.pwrite(fd, PAGE, 0)
+
+
+def test_a_disk_that_can_be_shut_has_a_direct_one_that_is_shut_and_timed_with_it(
+    tmp_path: Path,
+) -> None:
+    disk = ShuttableDisk()
+    direct = asking_disk(disk, is_network=True)
+    assert isinstance(direct, ShuttableDisk)
+    assert isinstance(direct, DirectDisk)
+    assert direct.calls is disk.calls
+    root = direct.open_dir(str(tmp_path))
+    disk.shut()
+    with pytest.raises(OSError, match="this server has ended"):
+        direct.mkdir(root, "late")
 
 
 def test_files_are_opened_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:

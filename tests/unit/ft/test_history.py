@@ -13,7 +13,7 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import StoreError
 from ftstan.ft.epoch import EPOCH_NAME, claim, read_records
-from ftstan.ft.epoch_records import SLOT_SIZE, TOOL_NAME, Cause
+from ftstan.ft.epoch_records import SLOT_SIZE, TOOL_NAME, Cause, Departure, Ending
 from ftstan.ft.history import cause_text, history_of, open_history
 from ftstan.ft.survey import Survey
 from tests.sim.disk import SimDisk
@@ -93,6 +93,24 @@ def test_a_tool_has_a_name_and_serves_no_time() -> None:
     assert (a.ended_ns, b.ended_ns) == (0, 0)
     for entry in (mixed, tool):
         assert (entry.name, entry.ended_ns) == ("ftstanctl", entry.since_ns)
+
+
+def test_what_an_owner_said_of_its_end_is_shown_with_its_successor() -> None:
+    store = simulated()
+    store.take("A")
+    claim(
+        store.disk,
+        store.root,
+        server_id="B",
+        clock=store.clock,
+        survey=lambda: Survey(highest_slice=0, has_server=False, confirmed=()),
+        cause=Cause.LOCK_FREE,
+        departed=Departure(1, START_NS + 7, Ending.SIGTERM),
+    )
+    newest, former = store.history()
+    assert (newest.left, former.left) == ("sigterm", "")
+    assert (newest.ended_ns, former.ended_ns) == (0, START_NS + 7)
+    assert cause_text(newest).startswith("stopped (SIGTERM)")
 
 
 def test_the_first_epoch_of_a_store_has_a_cause_of_its_own() -> None:

@@ -403,3 +403,16 @@ def test_what_is_no_file_is_refused_at_once_and_named(root: Root, kind: str) -> 
     assert not lock.held
     with pytest.raises(LockFaultError, match=r"rootdir\.lck is no regular file"):
         is_held(root.disk, root.fd)
+
+
+def test_a_reader_sees_whether_anybody_holds_the_lock_and_makes_no_file(root: Root) -> None:
+    assert not is_held(root.disk, root.fd)
+    assert not root.file.exists()
+    lock = root.lock()
+    lock.acquire()
+    assert is_held(root.disk, root.fd)
+    lock.release()
+    assert not is_held(root.disk, root.fd)
+    with root.original() as answer:
+        assert answer == "granted"
+        assert is_held(root.disk, root.fd)

@@ -76,7 +76,7 @@ def test_a_refusal_under_suspicion_names_the_holder_and_shows_its_watch_file(
     a = active(node)
     b = node("B")
     done = attempt(b, suspicious(store_id(a)))
-    assert done.result is TryResult.BUSY
+    assert (done.result, done.store_id, done.served) == (TryResult.BUSY, store_id(a), True)
     assert done.owner is not None
     assert (done.owner.server_id, done.owner.pid, done.owner.epoch) == ("A", os.getpid(), 1)
     assert b.holder == done.owner

@@ -139,6 +139,16 @@ def test_where_nothing_shows_the_groups_store_a_starting_node_hears_a_whole_inte
     assert 1.125 <= node.now - 100.0 <= 1.375
 
 
+def test_an_owner_that_is_heard_before_the_directory_could_be_read_is_waited_for() -> None:
+    node = Node(NO_POLL, store=None)
+    node.on(NatsUp())
+    node.on(Started())
+    node.now += 1.0
+    assert node.on(HeartbeatHeard(PEER)) == [ReadStore()]
+    assert node.timer is not None
+    assert 1.125 <= node.timer - node.now <= 1.375
+
+
 def test_a_granted_lock_activates() -> None:
     node = Node()
     node.on(NatsUp())
