@@ -101,7 +101,19 @@ def moment(text: str) -> int:
     """A time to come from the command line, as Unix nanoseconds.
 
     ``HH:MM`` is the next time that the clock of this host shows it, ``+`` begins a duration.
+    Raises ``ValueError``, also for a time that no server can be told.
     """
+    try:
+        at_ns = _moment(text)
+    except OverflowError as error:
+        raise ValueError("no time that this host can say") from error
+    # 0 would be none at all, and what servers are told has 64 bits.
+    if not 0 < at_ns < 1 << 63:
+        raise ValueError("not a time between the years 1970 and 2262")
+    return at_ns
+
+
+def _moment(text: str) -> int:
     now = dt.datetime.now().astimezone()
     if text.startswith("+"):
         return round(now.timestamp() * 1e9) + duration(text[1:])

@@ -34,3 +34,12 @@ def test_a_date_may_say_its_zone() -> None:
 def test_anything_else_is_a_wrong_word(text: str) -> None:
     with pytest.raises(ValueError):  # argparse asks for no more
         moment(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1970-01-01T00:00Z", "1969-12-31T23:59Z", "0001-01-01", "9999-12-31T23:59", "+99999999999h"],
+)
+def test_a_time_that_no_server_can_be_told_is_a_wrong_word(text: str) -> None:
+    with pytest.raises(ValueError):  # 0 would switch over at once, less end a plan
+        moment(text)
