@@ -26,6 +26,10 @@ class Clock(Protocol):
         ...
 
 
+#: 2262-01-01: nanoseconds in 64 bits end in April of that year, and limits of age are added to it.
+LATEST_NS = 9_214_646_400_000_000_000
+
+
 class SystemClock:
     """The machine's clocks.
 
@@ -33,8 +37,11 @@ class SystemClock:
     """
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the Unix epoch."""
-        return time.time_ns()
+        """Nanoseconds since the Unix epoch, ``LATEST_NS`` where the clock is set behind that."""
+        try:
+            return min(time.time_ns(), LATEST_NS)
+        except OverflowError:
+            return LATEST_NS
 
     def mono(self) -> float:
         """Seconds since boot, suspension included."""

@@ -14,6 +14,8 @@ raised for any text.
 from __future__ import annotations
 
 import os
+import select
+import stat
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,24 +33,62 @@ _BCRYPT = "2a$"
 #: Maps and arrays in each other; more is a mistake, or worse.
 _MAX_DEPTH = 100
 
+#: More is no configuration: a device without end, or a log.
+_MOST_BYTES = 16 << 20
+
+#: How long a pipe may be silent.
+_PATIENCE_MS = 10_000
+
 _INCLUDE_MISTAKES = {"[": "start of an array", "{": "start of a map", "(": "start of a block"}
 
 
 def read_text(path: str) -> str:
     """The text of a configuration file; bytes that are not UTF-8 survive as surrogates.
 
-    Raises ``ConfigError``.
+    A pipe or a device is read as well, but neither without end (16 MiB) nor for ever (10 s without
+    a byte). Raises ``ConfigError``.
     """
     hint = "give the path of a file that this user may read"
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8", "surrogateescape")
+        # NONBLOCK: a pipe that nobody writes to holds up neither a start nor every later reload.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            data = _read(fd, path)
+            if not data and stat.S_ISFIFO(os.fstat(fd).st_mode):
+                raise ConfigError(f"read {path}: is a pipe that nobody writes to", hint=hint)
+        finally:
+            os.close(fd)
     except IsADirectoryError:
         raise ConfigError(f"read {path}: is a directory", hint=hint) from None
     except ValueError:
         raise ConfigError(f"open {path}: invalid argument", hint=hint) from None
     except OSError as error:
         raise ConfigError(f"open {path}: {errno_text(error)}", hint=hint) from error
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _read(fd: int, path: str) -> bytes:
+    data = bytearray()
+    while True:
+        try:
+            more = os.read(fd, 1 << 20)
+        except BlockingIOError:
+            waiting = select.poll()
+            waiting.register(fd, select.POLLIN)
+            if not waiting.poll(_PATIENCE_MS):
+                raise ConfigError(
+                    f"read {path}: nothing came for {_PATIENCE_MS // 1000} s",
+                    hint="give the path of a file, or have the pipe's writer end",
+                ) from None
+            continue
+        if not more:
+            return bytes(data)
+        data += more
+        if len(data) > _MOST_BYTES:
+            raise ConfigError(
+                f"read {path}: has more than {_MOST_BYTES >> 20} MiB",
+                hint="give the path of a configuration file",
+            )
 
 
 def parse(text: str, file: str, environment: Mapping[str, str] | None = None) -> Document:

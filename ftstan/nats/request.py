@@ -134,6 +134,8 @@ class Asker:
                     silence = until(answers)
             left = min(end, silence) - self._clock.mono()
             if left <= 0:
+                # The next question goes on behind what an answer has begun.
+                link.leftover = parser.unfinished
                 link.send(b"UNSUB %d\r\n" % sid, _SEND_S)
                 return answers
             link.wait(left)

@@ -62,9 +62,13 @@ def say(write: object, text: str, patience: float) -> None:
         log.flush(patience)
 
     speaker = threading.Thread(target=speak, name="last words", daemon=True)
-    with contextlib.suppress(RuntimeError):
-        # No thread can be had: then the line is lost, and the end matters more.
+    try:
         speaker.start()
+    except (RuntimeError, MemoryError):
+        # No thread can be had. The log's own thread writes; what waits for it has a bound as well.
+        with contextlib.suppress(MemoryError):
+            speak()
+    else:
         speaker.join(patience)
 
 

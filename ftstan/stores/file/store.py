@@ -66,6 +66,11 @@ _FLUSHED_AT_ONCE = 4
 _FLUSH_S = 0.005
 #: Channels that one tick looks at for messages that their limits no longer allow.
 _LOOKS_A_TICK = 256
+#: Behind a crash, what a former owner may not have synced is copied, in each channel.
+_NO_ROOM = (
+    "make room: behind a crash, a start or ftstanctl on the directory copies what was written last "
+    "to each channel; enlarge the file system, or move away what is not the datastore's"
+)
 
 
 class FileStore:
@@ -174,7 +179,7 @@ class FileStore:
             raise RecoveryError(
                 f"unable to recover the datastore: {error.strerror or error}"
                 + (f": {error.filename!r}" if error.filename else ""),
-                hint="check the storage and its permissions",
+                hint=_NO_ROOM if is_full(error) else "check the storage and its permissions",
             ) from error
         if info is None and (self._channels or self._later):
             log.warning(

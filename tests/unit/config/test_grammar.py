@@ -2,6 +2,7 @@ r"""The configuration language: what each text means, and how what means nothing
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -393,6 +394,38 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         parse_file(str(tmp_path))
     with pytest.raises(ConfigError, match="invalid argument"):
         read_text("a\0b")
+
+
+def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pipe.conf"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=r"^read .*: is a pipe that nobody writes to$"):
+        read_text(str(path))
+    reader, writer = os.pipe()
+    os.write(writer, b"a: 1")
+    monkeypatch.setattr("ftstan.config.grammar._PATIENCE_MS", 0)
+    with pytest.raises(ConfigError, match=r"^read .*: nothing came for 0 s$"):
+        read_text(f"/proc/self/fd/{reader}")
+    os.write(writer, b"b: 2")
+    os.close(writer)
+    assert read_text(f"/proc/self/fd/{reader}") == "b: 2"
+    os.close(reader)
+
+
+def test_a_file_without_end_is_refused_and_none_is_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ConfigError, match=r"^read /dev/zero: has more than 16 MiB$"):
+        read_text("/dev/zero")
+    (tmp_path / "s.conf").write_text('include "zero"\n', encoding="utf-8")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=r"'zero', read .*/zero: has more than 16 MiB"):
+        parse_file(str(tmp_path / "s.conf"))
+    with pytest.raises(ConfigError, match="is a directory"):
+        read_text(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert read_text("/dev/null") == ""
 
 
 def test_bytes_that_are_not_utf8_survive(tmp_path: Path) -> None:

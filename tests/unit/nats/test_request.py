@@ -63,6 +63,20 @@ def test_everybody_who_answers_in_time_is_heard() -> None:
     run(work())
 
 
+def test_an_answer_that_nobody_waits_for_any_more_does_not_spoil_the_next_question() -> None:
+    async def work() -> None:
+        child = server()
+        await child.start()
+        # Several reads long: the question before ends in the middle of it.
+        async for _ in answering(child.client_url, b"first", b"A" * 900_000):
+            with asking(child.client_url, LinkOptions(), seconds=5) as asker:
+                for _ in range(10):
+                    assert await asyncio.to_thread(asker.ask, "ask", b"?", GENEROUS_S) == b"first"
+        await child.stop()
+
+    run(work())
+
+
 def test_where_nobody_listens_the_question_comes_back_at_once() -> None:
     async def work() -> None:
         child = server()

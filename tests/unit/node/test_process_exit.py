@@ -39,6 +39,25 @@ def test_of_many_threads_that_end_the_process_one_has_the_last_word() -> None:
     assert done.stderr.count("[FTL]") == 1
 
 
+def test_the_line_is_said_where_no_thread_can_be_had(tmp_path: Path) -> None:
+    done = run(
+        """
+        import os, threading
+        from ftstan.base import log
+        from ftstan.node.process_exit import end_process
+        log.configure(file=os.environ["LOG"])
+        def start(thread):
+            raise RuntimeError("can't start new thread")
+        threading.Thread.start = start
+        end_process("out of memory", 75)
+        """,
+        LOG=tmp_path / "log",
+    )
+    assert done.returncode == 75
+    assert "[FTL] STREAM: out of memory" in (tmp_path / "log").read_text(encoding="utf-8")
+    assert not done.stderr
+
+
 def test_a_log_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     pipe = tmp_path / "log"
     os.mkfifo(pipe)

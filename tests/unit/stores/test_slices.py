@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
-from ftstan.base.errors import FencedError, StoreError
+from ftstan.base.errors import FencedError, RecoveryError, StoreError
 from ftstan.config.limits import Limits
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
@@ -408,6 +408,21 @@ def test_a_tail_that_may_not_be_durable_is_copied_before_it_is_served() -> None:
     after.put(b"d")
     lost = after.successor(after.disk.crash(mode=CrashMode.LOST))
     assert contents(lost) == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+
+
+def test_where_there_is_no_room_for_the_copy_a_start_says_what_it_needs() -> None:
+    node = Node(fresh())
+    node.put(b"a")
+    node.disk.on_call = killing("fdatasync")
+    with pytest.raises(Killed):
+        node.put(b"b", b"c")
+    disk = node.disk.crash(process_only=True)
+    disk.volume.space = 0
+    with pytest.raises(RecoveryError, match="No space left on device") as caught:
+        node.successor(disk)
+    assert caught.value.hint.startswith("make room: ")
+    disk.volume.space = None
+    assert contents(node.successor(disk)) == [(1, b"a"), (2, b"b"), (3, b"c")]
 
 
 def test_a_first_slice_without_index_is_copied_as_a_whole() -> None:
