@@ -283,4 +283,4 @@ class ClusterAccess(OwnedAccess):
             if checkpoint is not None:
                 self._file.amend(replace(checkpoint, clean=True))
         except StoreError as error:
-            log.error(error.text)
+            log.warning(f"cluster: {error.text}")
