@@ -243,6 +243,7 @@ def test_every_error_string_of_the_code_is_in_the_table() -> None:
     }
     ours -= {f"broker.constants.{name}" for name in REASONS}
     ours |= {
+        "broker.publishing.HAS_MOVED",
         "broker.publishing.INVALID_PUBLISH",
         "broker.publishing.WRONG_SUBJECT",
         "broker.publishing.TOO_LARGE",
