@@ -167,19 +167,6 @@ class LostEpochs:
     ours_from: int
 
 
-@dataclass(slots=True)
-class Unused:
-    """The number that a server has claimed and not used, 0 for none: storage refused the rest.
-
-    Its next attempt goes on with it, so that attempts on a full disk leave one claim and not one
-    each. It is as if the server had stood still behind its claim. The claim itself must stay: a
-    network file system may repeat a removal whose answer was lost, and so take the claim that
-    another server has made since under the same number.
-    """
-
-    number: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class EpochState:
     """What there is of the epochs: the newest record, the highest used slot (0: none), the claims,
@@ -256,7 +243,6 @@ def claim(
     locked: bool = True,
     name: str = "",
     departed: Departure | None = None,
-    unused: Unused | None = None,
     host: str | None = None,
     pid: int | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
@@ -275,8 +261,7 @@ def claim(
     last, 0 for none, ``None`` for the newest: it makes nothing mixed, but what it may have written
     is read with care, by whoever gets round to that. ``locked``: whether the lock is held; without
     it the store of a mixed group is not taken. ``name``: the member's; ``departed``: what an owner
-    said last, recorded if it is the one directly before. ``unused``: what this server's attempts
-    leave to each other, in one directory. ``host``, ``pid`` and ``token`` default to
+    said last, recorded if it is the one directly before. ``host``, ``pid`` and ``token`` default to
     those of this process.
 
     After this returned, no former owner can be confirmed any more; nothing else of the store may
@@ -292,10 +277,7 @@ def claim(
             lost = LostEpochs(floor, floor * SLICES_PER_EPOCH + 1)
         elif _look(disk, root_fd) is None:
             _create(disk, root_fd)
-        unused = unused or Unused()
-        if not _is_still_free(disk, root_fd, lost.floor, unused.number):
-            _take_number(disk, root_fd, lost.floor, unused)
-        number = unused.number
+        number = _take_number(disk, root_fd, lost.floor)
         # Read again behind the claim: who finished meanwhile is either above us, or the one whose
         # facts we carry on.
         found = _scan_path(disk, root_fd)
@@ -367,7 +349,6 @@ def claim(
         }
         _write(disk, root_fd, activation, found.used | below)
         _read_back(disk, root_fd, activation)
-        unused.number = 0
     except OSError as error:
         raise StoreError(
             f"{EPOCH_NAME}: the epoch cannot be raised: {error.strerror or error}",
@@ -415,7 +396,7 @@ def claim_next(
     """
     try:
         floor = -(-left.highest_slice // SLICES_PER_EPOCH) if left is not None else 0
-        number = _take_number(disk, root_fd, max(before.epoch, floor), Unused())
+        number = _take_number(disk, root_fd, max(before.epoch, floor))
         # Before anything is written: a rightful successor should not find a slot of ours behind its
         # own.
         _check_unowned(disk, root_fd, before, number)
@@ -638,11 +619,8 @@ def _create(disk: Disk, root_fd: int) -> None:
     disk.fsync(root_fd)
 
 
-def _take_number(disk: Disk, root_fd: int, floor: int, unused: Unused) -> int:
-    """Claim a number above ``floor``, every slot and every claim, durably.
-
-    ``unused`` holds it as soon as nobody else can have it.
-    """
+def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
+    """Claim a number above ``floor``, every slot and every claim, durably."""
     while True:
         top = max(floor, _scan_path(disk, root_fd).top)
         number = 1 + max(top, *_claims(disk, root_fd, top), 0)
@@ -655,28 +633,11 @@ def _take_number(disk: Disk, root_fd: int, floor: int, unused: Unused) -> int:
             # number again.
             floor = number
             continue
-        unused.number = number
         disk.close(fd)
         # The name is the claim, and nothing is in the file: the sync of the directory makes all of
         # it durable.
         disk.fsync(root_fd)
         return number
-
-
-def _is_still_free(disk: Disk, root_fd: int, floor: int, number: int) -> bool:
-    """Whether a number that this server has claimed before is above ``floor`` and every slot, and
-    its claim still there.
-    """
-    if number <= max(floor, _scan_path(disk, root_fd).top):
-        return False
-    try:
-        # Opened, not looked up: an operator may have removed it to make room, on another host.
-        disk.close(disk.open(root_fd, _claim_name(number), os.O_RDONLY | os.O_NOFOLLOW))
-    except FileNotFoundError:
-        return False
-    # It may not have got so far.
-    disk.fsync(root_fd)
-    return True
 
 
 def _write(disk: Disk, root_fd: int, activation: Activation, below: Mapping[int, bytes]) -> None:

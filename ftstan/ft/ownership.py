@@ -28,7 +28,6 @@ from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import (
     EPOCH_NAME,
     Activation,
-    Unused,
     claim,
     claim_next,
     read_owner,
@@ -148,7 +147,6 @@ class StoreOwner:
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
         self._tenure: _Tenure | None = None
-        self._unused = Unused()
         self.raises = 0
         """Odd while this server raises its own epoch: for whoever confirms from another thread
         (``ft/watch.py``).
@@ -288,7 +286,6 @@ class StoreOwner:
             ) from error
         old = self.root
         self.root = root
-        self._unused = Unused()
         self._settle(mount)
         self._lock.move(root)
         with contextlib.suppress(OSError):
@@ -412,7 +409,6 @@ class StoreOwner:
             locked=self._lock.held,
             name=self._name,
             departed=departure(self.read_watch()),
-            unused=self._unused,
         )
         if self._tenure is None:
             self._tenure = _Tenure()

@@ -16,7 +16,6 @@ from ftstan.ft.epoch import (
     EPOCH_NAME,
     SLICES_PER_EPOCH,
     Activation,
-    Unused,
     claim,
     read_owner,
     remove_old_claims,
@@ -46,7 +45,6 @@ class Owner:
         self.disk = disk
         self.name = name
         self.root = disk.open_dir(ROOT)
-        self.unused = Unused()
 
     def claim(
         self,
@@ -63,7 +61,6 @@ class Owner:
             survey=survey or (lambda: survey_store(self.disk, self.root)),
             in_group=in_group,
             ft_mixed=ft_mixed,
-            unused=self.unused,
             host=f"host-{self.name}",
             pid=7,
         )
@@ -682,62 +679,3 @@ def test_a_claim_never_outlives_the_name_of_an_epoch_file_that_another_has_made(
             Owner(second, "B").claim()
         found = second.crash(random.Random(seed), CrashMode.UNORDERED)
         assert Owner(found, "C").claim().epoch >= 1
-
-
-# --- attempts that storage refuses ---
-
-
-def claims(disk: SimDisk) -> set[str]:
-    return {name for name in names(disk) if name.startswith("ft.claim.")}
-
-
-@pytest.mark.parametrize("taken", [False, True])
-@pytest.mark.parametrize("store", range(len(stores())))
-def test_attempts_that_storage_refuses_at_any_step_leave_one_claim_and_the_next_one_takes_it(
-    store: int, *, taken: bool
-) -> None:
-    step = 0
-    while True:
-        step += 1
-        disk = stores()[store].sibling()
-        before = claims(disk)
-        owner = Owner(disk)
-        refused = 0
-        for _ in range(3):
-            disk.fail_at(disk.calls + step, errno.ENOSPC)
-            try:
-                activation = owner.claim()
-            except (StoreError, RecoveryError):
-                refused += 1
-            disk.fail_no_more()
-        if not refused:
-            break
-        # One that was used, in part or as a whole, is not taken again.
-        size = len(disk.tree(ROOT).get(EPOCH_NAME) or b"") // SLOT_SIZE
-        used = {f"ft.claim.{n}" for n in range(size) if not is_blank(slot_bytes(disk, n))}
-        assert len(claims(disk) - before - used) <= 1
-        if taken:
-            other = next_owner(disk, "B")
-            confirm = other.confirmer(other.claim())
-            confirm()
-        activation = owner.claim()
-        owner.confirmer(activation)()
-        if taken:
-            with pytest.raises(FencedError):
-                confirm()
-        # Nobody takes the number a second time, while it is used or later.
-        assert next_owner(disk, "C").claim().epoch > activation.epoch
-        assert owner.claim().epoch > activation.epoch + 1
-
-
-def test_a_claim_that_somebody_removed_is_not_counted_on() -> None:
-    disk = new_store()
-    owner = Owner(disk)
-    disk.fail_next("pwrite", errno.ENOSPC)
-    with pytest.raises(StoreError):
-        owner.claim()
-    assert claims(disk) == {"ft.claim.1"}
-    disk.unlink(disk.open_dir(ROOT), "ft.claim.1")
-    late = next_owner(disk, "B")
-    late.claim()
-    assert owner.claim().epoch == 2
