@@ -19,6 +19,8 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.recovery import judging, opening
 from ftstan.wire.block import MsgBlock
 from tests.filenode import Owner
+from tests.sim.disk import CrashMode
+from tests.unit.stores.test_foreign_writes import original_stores
 from tests.unit.stores.test_recovery_damage import TORN, contents_of, left_by, record, written
 from tests.unit.stores.test_slices import Node, contents, fresh
 
@@ -85,6 +87,27 @@ def test_of_two_slices_that_hold_the_same_the_lower_one_is_shortened() -> None:
     node = original((1, range(1, 6)), (2, range(3, 9)), (3, range(8, 10)))
     assert node.store.quarantined == []
     assert shown(node) == names("x", *range(1, 10))
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_records_that_an_index_passes_over_are_not_compared_with_another_slice(
+    *, fits: bool
+) -> None:
+    tree: Tree = {"foo": None, "foo/subs.dat": VERSION}
+    parts = [block_of([1, 2], "x"), block_of([3], "old"), block_of([3, 4], "x")]
+    data, index = VERSION, VERSION
+    for at, block in enumerate(parts):
+        if at != 1:
+            index += records.index_entries(block, 0, len(block), len(data), CRC)
+        data += bytes(memoryview(block))
+    tree |= {"foo/msgs.1.dat": data, "foo/msgs.1.idx": index}
+    put(tree, 2, range(3, 6), "x" if fits else "y")
+    disk = fresh()
+    disk.add_tree("/store", tree)
+    node = Node(disk, Owner(2, ours_from=4097))
+    assert node.store.quarantined == ([] if fits else ["foo"])
+    if fits:
+        assert shown(node) == names("x", 1, 2, 3, 4, 5)
 
 
 def test_a_slice_whose_records_are_all_in_another_one_counts_for_nothing() -> None:
@@ -213,6 +236,17 @@ def test_an_index_of_another_file_names_nothing_of_this_one() -> None:
     new = node.successor(left_by(node, change))
     assert new.store.quarantined == []
     assert contents(new) == [(1, b"a"), (2, b"b")]
+
+
+def test_what_is_served_of_an_originals_newest_slice_survives_the_power() -> None:
+    """The original may not have synced it, and whoever reads it here is told of it."""
+    disk = fresh()
+    disk.make_dirs("/store/foo")
+    original_stores(disk, 1, 1, b"a", b"b")
+    node = Node(disk, Owner(2, ours_from=4097))
+    assert contents(node) == [(1, b"a"), (2, b"b")]
+    cut = node.disk.crash(mode=CrashMode.LOST)
+    assert contents(Node(cut, Owner(3, ours_from=4097))) == [(1, b"a"), (2, b"b")]
 
 
 # ---- ends of slices of ours
