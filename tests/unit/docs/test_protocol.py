@@ -247,7 +247,6 @@ def test_every_error_string_of_the_code_is_in_the_table() -> None:
         "broker.publishing.INVALID_PUBLISH",
         "broker.publishing.WRONG_SUBJECT",
         "broker.publishing.TOO_LARGE",
-        "broker.publishing.HAS_MOVED",
     }
     ours |= {"stores.interface.BEING_DELETED"}
     ours |= {"config.validation.NO_CHANNEL", "wire.partition.CONFLICT"}
