@@ -79,6 +79,17 @@ class Together(LoadGroupScheduling):  # type: ignore[misc]  # xdist is not typed
             (group for place, group in _TOGETHER.items() if nodeid.startswith(place)), nodeid
         )
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give a worker the next tests: from the front, where most wait for servers, but for the
+        last of at least three workers, which begins at the back, where most compute.
+
+        So neither core rests at the beginning for want of what fills both of them at the end.
+        """
+        workers = self.nodes
+        if len(workers) > 2 and node is workers[-1]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
     def mark_test_complete(
         self, node: WorkerController, item_index: int, duration: float = 0
     ) -> None:
