@@ -23,6 +23,7 @@ from benchmarks.patterns import PATTERNS, streaming
 from benchmarks.processes import ftstan, resident_mb
 from benchmarks.recovery import stamp
 from demo.database import Database
+from ftstan.base.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ _READY = "Streaming Server is ready"
 #: What a stored message has beside its payload: field numbers, lengths, sequence, channel, stamp.
 _RECORD = 32
 _FILL_ROWS = 5000
+_MIB = 1 << 20
 
 
 def main() -> None:
@@ -210,7 +212,7 @@ def _recovery(base: Database, options: argparse.Namespace) -> None:
             server.kill()
     print(
         f"  recovery of {each * options.channels:,} messages in {options.channels:,} channels: "
-        f"{statistics.median(seconds):.2f} s, RSS {memory:.0f} MiB",
+        f"{statistics.median(seconds):.2f} s, RSS {size_of(memory * _MIB)}",
         flush=True,
     )
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ftstan.config.precedence import Settings
     from ftstan.config.service_unit import ServiceUnit
 
-#: Connections of one server to its NATS server: data, group or administration, partitions.
-_OWN_LINKS = 3
 _EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared, never bound
 
 #: What a service with ``ProtectSystem=strict`` may write to all the same.
@@ -56,7 +54,6 @@ def problems(
     found += _directories(options, made)
     found += _files(options)
     found += _addresses(options)
-    found += _connections(options)
     # Late: most of the program is needed for it.
     from ftstan.nats.login_check import Needs, check_own_login  # noqa: PLC0415
 
@@ -145,19 +142,6 @@ def _files(options: ServerOptions) -> Iterator[ConfigError]:
             f"{BY_KEY[key].names[0]}: {path} {wrong}",
             hint="give the name of a file that the user of the server may write",
             option=key,
-        )
-
-
-def _connections(options: ServerOptions) -> Iterator[ConfigError]:
-    """The server's own links count among the connections of its NATS server."""
-    most = options.nats.settings.get("max_connections", 0)
-    # 0 is the NATS server's default; with a negative number it lets in nobody.
-    if not options.nats_servers and isinstance(most, int) and most and most <= _OWN_LINKS:
-        yield ConfigError(
-            f"max_connections is {most}: the streaming server itself has up to {_OWN_LINKS}, and "
-            "clients come on top",
-            hint="give a number well above that of the clients, or leave it out",
-            option="max_connections",
         )
 
 

@@ -51,7 +51,8 @@ def warnings_of_nats(nats: NatsOptions) -> Iterator[str]:
             "waits for it as a slow consumer"
         )
     connections = _number(settings, "max_connections", 0)
-    if 0 < connections < _OWN_CONNECTIONS:
+    # 0 is the NATS server's default; with a negative number it lets in nobody.
+    if connections and connections < _OWN_CONNECTIONS:
         yield (
             f"max_connections is {connections}: the streaming server itself takes some of them, so "
             "there are few or none for clients"

@@ -177,7 +177,7 @@ def test_a_deleted_channel_stays_away_and_subscriptions_need_a_word_more(stage: 
     done = operator.change("channel", "delete", "orders", "--yes", "--force")
     assert (done.status, done.out) == (
         0,
-        "channel orders: deleted with 2 messages and 1 subscriptions\n",
+        "channel orders: deleted with 2 messages and 1 subscription\n",
     )
     server.kill()
     server = stage.file_server("b")
@@ -310,7 +310,7 @@ def test_what_destroys_asks_first_and_without_a_terminal_wants_a_word(
     monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
     said = operator.change("channel", "delete", "orders")
     assert (said.status, operator.channels()) == (0, {})
-    assert "delete channel orders with 1 messages" in said.err
+    assert "delete channel orders with 1 message and 0 subscriptions" in said.err
 
 
 def test_nothing_is_changed_without_the_key_and_every_change_is_a_line_in_the_log(

@@ -272,7 +272,9 @@ def self_raise_unchecked(patch: Patch) -> None:
         clock: Clock,
         cause: Cause,
         ft_mixed: bool | None = None,
+        left: object = None,
     ) -> Activation:
+        assert left is None, "no group leaves its store to an original"
         return epoch.claim(
             disk,
             root_fd,
@@ -289,7 +291,10 @@ def self_raise_unchecked(patch: Patch) -> None:
 def confirmer_installed_early(patch: Patch) -> None:
     """As it was: the new activation is in force, and then looked at."""
 
-    def raise_then_look(self: StoreOwner, cause: Cause, ft_mixed: bool | None = None) -> None:
+    def raise_then_look(
+        self: StoreOwner, cause: Cause, ft_mixed: bool | None = None, left: object = None
+    ) -> None:
+        assert left is None, "no group leaves its store to an original"
         before = self.activation
         self.confirm()
         self.raises += 1

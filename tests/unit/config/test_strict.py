@@ -250,18 +250,6 @@ def test_a_directory_in_the_place_of_a_file_is_told(capfd: Capture, place: Path,
     assert hint.startswith(f"hint: s.conf:3:1: {key}: ")
 
 
-@pytest.mark.parametrize("most", [-4, 1, 3])
-def test_connections_that_the_server_itself_would_take_all_are_told(
-    capfd: Capture, most: int
-) -> None:
-    own = "listen: '127.0.0.1:-1'\nstreaming { }\n"
-    (line, hint) = complaints(capfd, f"{own}max_connections: {most}\n")
-    assert line.startswith(f"max_connections is {most}: the streaming server itself has up to 3")
-    assert hint.startswith("hint: s.conf:3:1: max_connections: ")
-    assert complaints(capfd, f"{own}max_connections: 100\n") == []
-    assert complaints(capfd, f"{own}max_connections: 0\n") == []
-
-
 def test_an_empty_token_for_the_pages_is_refused_without_strict_too(
     capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +282,7 @@ USELESS = [
     ("max_pending: %s", "65536", "1048576", "max_pending is 65536: "),
     ("max_payload: 9000, max_pending: %s", "8999", "9000", "max_pending is 8999: "),
     ("max_connections: %s", "1", "100", "max_connections is 1: "),
+    ("max_connections: %s", "-4", "0", "max_connections is -4: "),
     ("write_deadline: '%s'", "1ns", "10ms", "write_deadline is 1ns: "),
     ("ping_interval: '%s'", "1ms", "100ms", "ping_interval is 1ms: "),
     ("authorization { timeout: %s }", "0.001", "0.05", "the timeout of authorization is 1ms: "),
