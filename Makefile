@@ -70,8 +70,10 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 # What boots hosts, builds packages, starts a JVM or real databases and clusters, measures, shows the demo and drills, plays
 # recorded waits or thousands of histories.
 DATABASE_TESTS := $(wildcard tests/contract/test_sql_*.py) tests/oracle/test_gosql.py
-SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
-	$(wildcard tests/ft/test_bench*.py tests/ft/test_bridge_back.py tests/ft/test_bridge_kills.py tests/ft/test_clustered*.py tests/ft/test_demo*.py tests/ft/test_drill.py) \
+# First come those that one worker does one after the other for minutes: at the end the others would wait for it.
+SYSTEM_TESTS := tests/ansible $(wildcard tests/ft/test_demo*.py) tests/ft/test_drill.py tests/packaging tests/spark \
+	tests/sim/ft/test_many_histories.py \
+	$(wildcard tests/ft/test_bench*.py tests/ft/test_bridge_back.py tests/ft/test_bridge_kills.py tests/ft/test_clustered*.py) \
 	$(wildcard tests/ft/test_sql_*.py) $(DATABASE_TESTS) tests/compat/test_quick_starts.py
 RECORDED_TESTS := tests/compat/players
 # What needs a network file system of its own: "make test-gluster".
