@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import ft
 from benchmarks.ftpair import Pair
+from benchmarks.load import GROUP_CLUSTER
 from benchmarks.patterns import PATTERNS, streaming
 from benchmarks.processes import ftstan, resident_mb
 from benchmarks.recovery import stamp
@@ -197,14 +198,16 @@ def _connection(base: Database) -> Any:
 def _recovery(base: Database, options: argparse.Namespace) -> None:
     """Starts on a database whose server was killed."""
     each = max(options.messages // options.channels, 1)
-    with ftstan("sql", "", *_words(base)) as server:
+    # The pair comes behind it.
+    words = [*_words(base), "-cid", GROUP_CLUSTER]
+    with ftstan("sql", "", *words) as server:
         server.wait_for(_READY)
         _fill(base, options.channels, each)
         server.kill()
     seconds = []
     memory = 0.0
     for _ in range(options.rounds):
-        with ftstan("sql", "", *_words(base)) as server:
+        with ftstan("sql", "", *words) as server:
             text = server.wait_for(_READY)
             began, ready = (stamp(text, words) for words in ("Recovering the state", _READY))
             seconds.append((ready - began).total_seconds())

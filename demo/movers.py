@@ -148,11 +148,10 @@ class Subscriber(_Application):
         self.read: dict[int, bytes] = {}
         self.other: list[int] = []
         """Sequences that came with different contents."""
-
-    @property
-    def last(self) -> int:
-        """Up to here everything was read."""
-        return len(self.read)
+        self.last = 0
+        """Up to here everything was read. Behind it there may be more: what a server that was
+        killed had sent comes again later than what its successor sends.
+        """
 
     def has_read(self, data: bytes) -> bool:
         """Whether a message was read."""
@@ -161,6 +160,8 @@ class Subscriber(_Application):
     def _take(self, sequence: int, data: bytes) -> None:
         if self.read.setdefault(sequence, data) != data:
             self.other.append(sequence)
+        while self.last + 1 in self.read:
+            self.last += 1
 
     async def _old(self) -> None:
         async with await ftstan.client.connect(

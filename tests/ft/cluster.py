@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.cluster.beats import Report, decode_report
 from ftstan.cluster.names import question_subject
 from ftstan.nats.clustered import LOG_USER
+from ftstan.nats.link import UnreachableError
 from tests.ft.client import Arrived, NatsConnection
 from tests.processes import CLUSTER, HOST, Stage, free_ports, until
 
@@ -94,9 +95,14 @@ class Cluster:
         return [other for other in NODES if other != node]
 
     def reports(self, node: str) -> dict[str, Report]:
-        """What each node says of itself, asked through the NATS server of ``node``."""
-        nats = NatsConnection(self._ports[node], **self.login(node))
+        """What each node says of itself, asked through the NATS server of ``node``; nothing while
+        that one is started anew.
+        """
         said: dict[str, Report] = {}
+        try:
+            nats = NatsConnection(self._ports[node], **self.login(node))
+        except UnreachableError:
+            return said
         inbox = nats.inbox()
 
         def take(arrived: Arrived) -> None:

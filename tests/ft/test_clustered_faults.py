@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import NatsError
 from ftstan.cluster.names import stream_name
 from tests.ft.client import StanClient
 from tests.ft.cluster import LEADS, NODES, Cluster
@@ -177,8 +178,16 @@ def test_a_stream_that_somebody_edited_is_served_by_nobody(stage: Stage) -> None
     assert cluster.servers[leader].status() == FENCED
     text = "the settings of the stream FTSTAN_test-cluster were changed: max_msgs is 3 instead of"
     assert text in cluster.servers[leader].text()
+
     # Set back, it is the log as before.
-    api(cluster, cluster.others(leader)[0]).api(f"STREAM.UPDATE.{stream}", found, 5.0)
+    def is_set_back() -> bool:
+        # While JetStream elects, nobody answers.
+        with contextlib.suppress(NatsError):
+            other = api(cluster, cluster.others(leader)[0])
+            return bool(other.api(f"STREAM.UPDATE.{stream}", found, 5.0))
+        return False
+
+    until(is_set_back, "JetStream to take the settings", 60.0)
     cluster.start_ended()
     leader = cluster.leader()
     assert next(iter(read_all(cluster, leader).values())) == b"acked"
