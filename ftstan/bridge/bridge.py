@@ -286,6 +286,9 @@ class Bridge:
         """Have new publishers' messages go to an inlet, for the way back."""
         if mirror.exists:
             state = self._target.look(mirror.stream)
+            if state is not None and self._ended_by_move(mirror, state):
+                # Since the comparison: the channel's name is that of the stream alone now.
+                return
             if state is not None and not state.is_two_way:
                 self._target.set_two_way(state, mirror.stream)
         self._target.make_inlet(mirror.stream, mirror.channel)
@@ -319,6 +322,8 @@ class Bridge:
         now = self._clock.mono()
         if not mirror.is_ready:
             self._make_two_way(mirror)
+            if not mirror.is_live:
+                return False
         if now >= mirror.look_at:
             mirror.look_at = now + _LOOK_S
             if mirror.exists and not mirror.window and self._has_moved(mirror):

@@ -19,7 +19,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError
+from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError, WireError
 from ftstan.bridge import marks, names
 from ftstan.bridge.channelend import channel_end
 from ftstan.bridge.errors import BridgeError
@@ -133,7 +133,7 @@ class WayBack:
         except (BridgeError, ConfigError, StoreError) as error:
             inlet.error = error
             self._say(f"{inlet.channel}: the way back has stopped: {error.text}; {error.hint}")
-        except (NatsError, ClientError) as error:
+        except (NatsError, WireError, ClientError) as error:
             if inlet.trouble != error.text:
                 inlet.trouble = error.text
                 self._say(f"{inlet.channel}: the way back: {error.text}; trying again")
@@ -203,6 +203,10 @@ class WayBack:
         # In a session that began after the last doubt.
         end = channel_end(self._feed, inlet.channel, self._look_at)
         stream = self._target.look(inlet.stream)
+        if stream is None and end and not self._look_at(inlet.channel)[0]:
+            # Everything has expired before there was a stream: only the next message makes it.
+            inlet.next = state.first
+            return
         if (stream.last if stream is not None else 0) < end:
             raise _LaterError
         known, data = self._last_origin(inlet, stream) if stream is not None else (0, b"")

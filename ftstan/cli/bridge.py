@@ -259,7 +259,9 @@ def _verify(arguments: argparse.Namespace) -> int:
         files = _files(arguments, stack)
         target, feed = stack.enter_context(_asking(arguments))
         found = [
-            compare.compare(target, feed, files, channel, stream)
+            compare.compare(
+                *(target, feed, files, channel, stream), lambda name: _look(arguments, name)
+            )
             for channel, stream in streams.items()
         ]
     rows = [_comparison_row(one) for one in found]
@@ -413,7 +415,7 @@ def _cutover(arguments: argparse.Namespace) -> int:
         for channel, stream in streams.items():
             move = moved(channel, stream)
             last = move.cut_over()
-            found = compare.compare(target, feed, files, channel, stream)
+            found = compare.compare(target, feed, files, channel, stream, move.mover.look)
             late = move.late_messages()
             is_fine &= found.is_equal and not late
             rows.append({**_comparison_row(found), "moved_at": last, "late": late})

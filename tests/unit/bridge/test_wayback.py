@@ -232,3 +232,24 @@ def test_an_inlet_that_has_lost_messages_stops_the_way_back(lost: list[bytes]) -
     assert inlet.error is not None
     assert "has lost messages" in inlet.error.text
     assert news(world) == [b"new 0", b"new 1"]
+
+
+def test_a_channel_whose_messages_have_expired_before_there_was_a_stream_goes_on() -> None:
+    class Expired(World):
+        def read_one(self, channel: str, start: Start) -> Item | None:
+            del channel, start
+            return None
+
+        def look(self, stream: str) -> StreamState:
+            return super().look(stream) if stream == INLET else cast("StreamState", None)
+
+    world = Expired(random.Random(1), failing=False)
+    world.inlet = [b"new 0", b"new 1"]
+    inlet = Inlet(CHANNEL, CHANNEL)
+    back = WayBack(
+        *(cast("Target", world), cast("Feed", world), [inlet]), lambda _: (0, 50), lambda _: None
+    )
+    back._is_fresh = True
+    for _ in range(5):
+        back._guarded(inlet)
+    assert news(world) == [b"new 0", b"new 1"]
