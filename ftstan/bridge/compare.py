@@ -108,7 +108,7 @@ def lags(target: Target, feed: Feed, streams: dict[str, str]) -> list[Lag]:
 
 
 def compare(
-    target: Target, feed: Feed, files: LogFiles | None, channel: str, stream: str, look: Looking
+    target: Target, feed: Feed, files: LogFiles | None, channel: str, stream: str, *, look: Looking
 ) -> Comparison:
     """Read both sides to where the channel ends now. ``look``: asked about a silent channel.
 

@@ -260,7 +260,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         target, feed = stack.enter_context(_asking(arguments))
         found = [
             compare.compare(
-                *(target, feed, files, channel, stream), lambda name: _look(arguments, name)
+                *(target, feed, files, channel, stream), look=lambda name: _look(arguments, name)
             )
             for channel, stream in streams.items()
         ]
@@ -415,7 +415,7 @@ def _cutover(arguments: argparse.Namespace) -> int:
         for channel, stream in streams.items():
             move = moved(channel, stream)
             last = move.cut_over()
-            found = compare.compare(target, feed, files, channel, stream, move.mover.look)
+            found = compare.compare(*(target, feed, files, channel, stream), look=move.mover.look)
             late = move.late_messages()
             is_fine &= found.is_equal and not late
             rows.append({**_comparison_row(found), "moved_at": last, "late": late})

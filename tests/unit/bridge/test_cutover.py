@@ -16,7 +16,7 @@ from ftstan.bridge.cutover import Move
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.marks import Item
 from ftstan.bridge.mirror import Mirror, Stage
-from ftstan.bridge.target import StreamState, Target
+from ftstan.bridge.target import Target
 from ftstan.nats.jetstream import ApiError, Batch
 
 if TYPE_CHECKING:
@@ -232,9 +232,9 @@ def test_a_bridge_that_starts_during_the_cut_over_leaves_the_stream_its_name(
 def test_a_channel_that_is_silent_is_not_called_equal() -> None:
     world = World()
     target = made(world)
-    assert compare.compare(target, feed(world), None, CHANNEL, CHANNEL, world.look).is_equal
+    assert compare.compare(target, feed(world), None, CHANNEL, CHANNEL, look=world.look).is_equal
     world.is_silent = True
     with pytest.raises(NatsError, match="have not come in time"):
-        compare.compare(target, feed(world), None, CHANNEL, CHANNEL, world.look)
+        compare.compare(target, feed(world), None, CHANNEL, CHANNEL, look=world.look)
     world.channel = 0
-    assert compare.compare(target, feed(world), None, CHANNEL, CHANNEL, world.look).older == 50
+    assert compare.compare(target, feed(world), None, CHANNEL, CHANNEL, look=world.look).older == 50
