@@ -105,7 +105,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             return _say_plan(arguments, mirrors)
         if inlets:
-            _start_way_back(arguments, inlets, told, stack)
+            live = [inlet for inlet, mirror in zip(inlets, mirrors, strict=True) if mirror.is_live]
+            _start_way_back(arguments, live, told, stack)
         with _until_signalled(bridge):
             bridge.run()
     errors = [one.error for one in mirrors] + [one.error for one in inlets]

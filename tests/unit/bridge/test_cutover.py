@@ -5,6 +5,7 @@ left refused by both sides, and never do both sides take publishes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -46,12 +47,15 @@ class World:
     refused: bool = False
     late: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     is_silent: bool = False
+    link: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(info={}))
 
     # ---- JetStream
 
     def api(self, what: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         del seconds
-        verb, stream = what.rsplit(".", 1)
+        verb, _, stream = what.rpartition(".")
+        if stream in {"INFO", "NAMES"}:
+            return {}
         if verb == "STREAM.INFO":
             if stream not in self.streams:
                 raise ApiError("stream not found", 10059)
@@ -238,3 +242,23 @@ def test_a_channel_that_is_silent_is_not_called_equal() -> None:
         compare.compare(target, feed(world), None, CHANNEL, CHANNEL, look=world.look)
     world.channel = 0
     assert compare.compare(target, feed(world), None, CHANNEL, CHANNEL, look=world.look).older == 50
+
+
+def test_a_channel_that_has_moved_does_not_keep_a_bridge_from_the_others() -> None:
+    world = World()
+    target = made(world)
+    move(world, target).cut_over()
+    moved = Mirror(0, CHANNEL, CHANNEL, two_way=True)
+    other = Mirror(1, "other", "other", two_way=True)
+    said: list[str] = []
+    bridge = Bridge.__new__(Bridge)
+    bridge._target = target
+    bridge._files = None
+    bridge._say = said.append
+    bridge._mirrors = [moved, other]
+    bridge.prepare()
+    assert (moved.is_live, other.is_live) == (False, True)
+    assert "orders: has moved into the stream orders at 50" in said[0]
+    bridge._mirrors = [moved]
+    with pytest.raises(BridgeError, match="has moved into the stream"):
+        bridge.prepare()
