@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ftstan.base.errors import NatsError
+from ftstan.base.errors import FtstanError, NatsError
 from ftstan.bridge import marks, names
 from ftstan.bridge.channelend import channel_end
 from ftstan.bridge.errors import BridgeError
@@ -95,7 +95,7 @@ class Move:
             self._drain_inlet()
             state, last = self._level()
         except BaseException:
-            self._take_back()
+            self._try_to_take_back()
             raise
         self._switch(state, last)
         return last
@@ -122,7 +122,7 @@ class Move:
         try:
             self.target.set_moved(state, self.stream, last)
         except ApiError:
-            self._take_back()
+            self._try_to_take_back()
             raise
         except NatsError as error:
             raise BridgeError(
@@ -161,6 +161,16 @@ class Move:
 
     def _inlet_closed(self) -> StreamState | None:
         return self.target.close_inlet(self.stream, self.channel)
+
+    def _try_to_take_back(self) -> None:
+        """Take back what was begun; the operator is told if new publishers stay refused."""
+        try:
+            self._take_back()
+        except FtstanError as error:
+            self.say(
+                f"{self.channel}: the cut-over could not be taken back: {error.text}; start it "
+                f"again, or: ftstanctl bridge undo {self.channel}"
+            )
 
     def _take_back(self) -> None:
         """After a failure: everybody may publish where they did."""

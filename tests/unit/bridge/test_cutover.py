@@ -175,6 +175,23 @@ def test_a_move_that_jetstream_refuses_is_taken_back() -> None:
     assert world.takers == {INLET, "the channel"}
 
 
+def test_a_cut_over_that_cannot_be_taken_back_says_what_failed_and_what_to_do() -> None:
+    class Down(World):
+        def mark(self, channel: str, *, on: bool) -> int:
+            raise NatsError(f"nobody marks {channel}")
+
+        def is_moved(self, channel: str) -> bool:
+            raise NatsError(f"nobody has {channel}")
+
+    world = Down()
+    said: list[str] = []
+    broken = Move(made(world), world, CHANNEL, CHANNEL, 1.0, said.append)
+    with pytest.raises(NatsError, match="nobody marks"):
+        broken.cut_over()
+    assert "could not be taken back: nobody has orders" in said[-1]
+    assert "ftstanctl bridge undo orders" in said[-1]
+
+
 def test_after_an_undo_that_was_killed_only_an_undo_goes_on() -> None:
     world = World()
     target = made(world)
