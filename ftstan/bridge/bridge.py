@@ -135,10 +135,21 @@ class Bridge:
             self._target.check()
             for mirror in self._mirrors:
                 self._look(mirror)
+            self._require_one_live()
         except ConnectionLostError as error:
             raise NatsError(
                 error.text, hint=_RIGHTS if _DENIED in error.text.lower() else ""
             ) from error
+
+    def _require_one_live(self) -> None:
+        """Channels that have moved do not keep the others from going on; alone they are told."""
+        if not any(mirror.is_live for mirror in self._mirrors):
+            mirror = self._mirrors[0]
+            raise BridgeError(
+                f'the channel "{mirror.channel}" has moved into the stream "{mirror.stream}" at '
+                f"{mirror.acked}",
+                hint=f"to take that back: ftstanctl bridge undo --channel {mirror.channel}",
+            )
 
     def _look(self, mirror: Mirror) -> None:
         if self._files is not None:
@@ -146,6 +157,8 @@ class Bridge:
         state = self._target.look(mirror.stream)
         if state is not None:
             self._compare(mirror, state)
+        if not mirror.is_live:
+            return
         if mirror.two_way:
             self._target.check_inlet(mirror.stream, mirror.channel)
         self._target.check_subject(mirror.stream, mirror.channel)
@@ -155,11 +168,10 @@ class Bridge:
             mirror.stream, mirror.channel, state, two_way=mirror.two_way
         )
         if not wrong and state.moved is not None:
-            raise BridgeError(
-                f'the channel "{mirror.channel}" has moved into the stream "{mirror.stream}" at '
-                f"{state.moved}",
-                hint=f"to take that back: ftstanctl bridge undo --channel {mirror.channel}",
-            )
+            mirror.exists = True
+            mirror.begin_at(state.moved)
+            self._ended_by_move(mirror, state)
+            return
         if wrong:
             raise BridgeError(
                 f'the stream "{mirror.stream}" for the channel "{mirror.channel}" exists, and is '
@@ -232,7 +244,8 @@ class Bridge:
         if self._metrics_file:
             metrics.write(self._metrics_file, self._mirrors, self._inlets)
         for mirror in self._mirrors:
-            self._begin(mirror)
+            if mirror.is_live:
+                self._begin(mirror)
         while not self._stopping and any(mirror.is_live for mirror in self._mirrors):
             self._turn()
             if self._metrics_file and self._clock.mono() >= self._metrics_at:
@@ -286,6 +299,9 @@ class Bridge:
         """Have new publishers' messages go to an inlet, for the way back."""
         if mirror.exists:
             state = self._target.look(mirror.stream)
+            if state is not None and self._ended_by_move(mirror, state):
+                # Since the comparison: the channel's name is that of the stream alone now.
+                return
             if state is not None and not state.is_two_way:
                 self._target.set_two_way(state, mirror.stream)
         self._target.make_inlet(mirror.stream, mirror.channel)
@@ -319,6 +335,8 @@ class Bridge:
         now = self._clock.mono()
         if not mirror.is_ready:
             self._make_two_way(mirror)
+            if not mirror.is_live:
+                return False
         if now >= mirror.look_at:
             mirror.look_at = now + _LOOK_S
             if mirror.exists and not mirror.window and self._has_moved(mirror):

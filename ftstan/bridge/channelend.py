@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 def channel_end(feed: Feed, channel: str, look: Looking) -> int:
     """The channel's last sequence, 0 for one that never had a message.
 
+    Raises as ``look_at_end``.
+    """
+    return look_at_end(feed, channel, look)[0]
+
+
+def look_at_end(feed: Feed, channel: str, look: Looking) -> tuple[int, bool]:
+    """The channel's last sequence, 0 for one that never had a message, and whether it has any now.
+
     Read by a subscription of the session, which makes the channel if need be: a server that has
     lost its store could not answer that. A channel without messages is silent, as a server that is
     slow is: then the server is asked.
@@ -26,8 +34,8 @@ def channel_end(feed: Feed, channel: str, look: Looking) -> int:
     """
     newest = feed.read_one(channel, Start.last())
     if newest is not None:
-        return newest.sequence
+        return newest.sequence, True
     count, last = look(channel)
     if count:
         raise NatsError(f'the last message of the channel "{channel}" has not come in time')
-    return last
+    return last, False

@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ftstan.base.errors import NatsError
 from ftstan.bridge import names
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.target import ASK_S
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ftstan.bridge.backlog import LogFiles
+    from ftstan.bridge.channelend import Looking
     from ftstan.bridge.feed import Feed
     from ftstan.bridge.marks import Item
     from ftstan.bridge.target import Target
@@ -106,16 +108,20 @@ def lags(target: Target, feed: Feed, streams: dict[str, str]) -> list[Lag]:
 
 
 def compare(
-    target: Target, feed: Feed, files: LogFiles | None, channel: str, stream: str
+    target: Target, feed: Feed, files: LogFiles | None, channel: str, stream: str, *, look: Looking
 ) -> Comparison:
-    """Read both sides to where the channel ends now.
+    """Read both sides to where the channel ends now. ``look``: asked about a silent channel.
 
-    Raises ``BridgeError``, ``NatsError``, ``ClientError``, ``StoreError``.
+    Raises ``BridgeError``, ``ClientError``, ``StoreError``, and ``NatsError`` also where the
+    channel's messages do not come.
     """
     state = target.look(stream)
     if state is None:
         raise _missing(channel, stream)
     newest = feed.read_one(channel, Start.last())
+    if newest is None and look(channel)[0]:
+        # Not empty: the server is slow.
+        raise _silent(channel, 0)
     last = newest.sequence if newest is not None else state.last
     ours = _ordered(_of_channel(feed, files, channel, last), last)
     theirs = _of_stream(target, stream, last)
@@ -138,6 +144,8 @@ def compare(
         if other is not None and other[0] == at:
             copy.add(*other)
             other = next(theirs, None)
+    if newest is not None and log.last < last:
+        raise _silent(channel, log.last)
     return Comparison(channel, stream, log, copy, older, differs_at)
 
 
@@ -174,6 +182,13 @@ def _of_stream(target: Target, stream: str, last: int) -> Iterator[tuple[int, by
             if sequence <= last:
                 yield sequence, data
         at = batch.rows[-1][0] + 1
+
+
+def _silent(channel: str, last: int) -> NatsError:
+    return NatsError(
+        f'of the channel "{channel}" the messages behind {last} have not come in time',
+        hint="compare both sides again: ftstanctl bridge verify",
+    )
 
 
 def _missing(channel: str, stream: str) -> BridgeError:

@@ -18,12 +18,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ftstan.base.errors import NatsError
+from ftstan.base.errors import FtstanError, NatsError
 from ftstan.bridge import marks, names
 from ftstan.bridge.channelend import channel_end
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.target import ASK_S
 from ftstan.client import ClientError, Start
+from ftstan.nats.jetstream import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,18 +80,28 @@ class Move:
         back then, as far as that is possible.
         """
         state = self._stream()
-        if state.moved is not None and self.mover.is_moved(self.channel):
+        if state.moved is not None:
+            if state.is_two_way or not self.mover.is_moved(self.channel):
+                # New publishers have the inlet again, or old ones the channel.
+                raise BridgeError(
+                    f'the channel "{self.channel}" has moved at {state.moved}, and an undo has '
+                    "begun",
+                    hint=f"finish that first: ftstanctl bridge undo {self.channel}",
+                )
             self.say(f"{self.channel}: has moved already, at {state.moved}")
             return state.moved
         self._check_running(state)
         try:
             self._drain_inlet()
-            return self._switch()
+            state, last = self._level()
         except BaseException:
-            self._take_back()
+            self._try_to_take_back()
             raise
+        self._switch(state, last)
+        return last
 
-    def _switch(self) -> int:
+    def _level(self) -> tuple[StreamState, int]:
+        """Refuse publishes, and wait until the stream has all that the channel has."""
         last = self.mover.mark(self.channel, on=True)
         self.say(f"{self.channel}: has moved: publishes are refused; its last sequence is {last}")
         end = time.monotonic() + self.wait
@@ -102,9 +113,24 @@ class Move:
                 f'"{self.channel}" at {last}: somebody else publishes to it',
                 hint="see who does: nats stream get; until the cut-over only the bridge may",
             )
-        self.target.set_moved(state, self.stream, last)
+        return state, last
+
+    def _switch(self, state: StreamState, last: int) -> None:
+        """Let the stream have the channel's name. Whatever is not known to have failed may still
+        be carried out: nothing is taken back then, or both would take publishes.
+        """
+        try:
+            self.target.set_moved(state, self.stream, last)
+        except ApiError:
+            self._try_to_take_back()
+            raise
+        except NatsError as error:
+            raise BridgeError(
+                f'it is not known whether "{self.channel}" is the subject of the stream '
+                f'"{self.stream}" now: {error.text}',
+                hint="the channel refuses publishes; start the cut-over again",
+            ) from error
         self.say(f"{self.channel}: its name is the subject of the stream {self.stream} now")
-        return last
 
     def _check_running(self, state: StreamState) -> None:
         """Whether a bridge can do its part, before anybody is refused."""
@@ -135,6 +161,16 @@ class Move:
 
     def _inlet_closed(self) -> StreamState | None:
         return self.target.close_inlet(self.stream, self.channel)
+
+    def _try_to_take_back(self) -> None:
+        """Take back what was begun; the operator is told if new publishers stay refused."""
+        try:
+            self._take_back()
+        except FtstanError as error:
+            self.say(
+                f"{self.channel}: the cut-over could not be taken back: {error.text}; start it "
+                f"again, or: ftstanctl bridge undo {self.channel}"
+            )
 
     def _take_back(self) -> None:
         """After a failure: everybody may publish where they did."""
@@ -168,10 +204,7 @@ class Move:
         state = self._stream()
         is_moved = self.mover.is_moved(self.channel)
         if state.moved is None and not is_moved:
-            raise BridgeError(
-                f'the channel "{self.channel}" has not moved into the stream "{self.stream}"',
-                hint="see: ftstanctl bridge status",
-            )
+            return self._undo_begun()
         if state.moved is not None and not state.is_two_way:
             self.target.set_two_way(state, self.stream)
         if self._stream().is_two_way:
@@ -182,10 +215,36 @@ class Move:
                 last = self._publish_rest(feed, state.moved)
             last = self.mover.mark(self.channel, on=False)
             self.say(f"{self.channel}: takes publishes again behind {last}")
+        else:
+            last = self._check_all_back(feed)
         state = self._stream()
         if state.moved is not None:
             self.target.set_moved(state, self.stream, None)
         return last
+
+    def _check_all_back(self, feed: Feed) -> int:
+        """The mark is gone: by an undo that had published everything, or by hand."""
+        end = channel_end(feed, self.channel, self.mover.look)
+        if (last := self._stream().last) > end:
+            raise BridgeError(
+                f'the channel "{self.channel}" takes publishes and ends at {end}, and its stream '
+                f"at {last}: what is behind {end} is not in the channel",
+                hint="somebody has taken the mark away; set it again for the client of the "
+                "bridge: ftstanctl channel moved CHANNEL on --mover CLIENT-ID-mover",
+            )
+        return end
+
+    def _undo_begun(self) -> int:
+        """After a cut-over that was killed before it marked the channel."""
+        inlet = self.target.look(names.inlet_name(self.stream))
+        if inlet is None or not inlet.is_closed:
+            raise BridgeError(
+                f'the channel "{self.channel}" has not moved into the stream "{self.stream}"',
+                hint="see: ftstanctl bridge status",
+            )
+        self.target.open_inlet(self.stream, self.channel)
+        self.say(f"{self.channel}: the cut-over was taken back")
+        return self.mover.look(self.channel)[1]
 
     def _publish_rest(self, feed: Feed, moved: int) -> int:
         """Publish what the stream has got since the cut-over; gives the last sequence."""

@@ -19,9 +19,9 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError
+from ftstan.base.errors import ConfigError, FtstanError, NatsError, StoreError, WireError
 from ftstan.bridge import marks, names
-from ftstan.bridge.channelend import channel_end
+from ftstan.bridge.channelend import look_at_end
 from ftstan.bridge.errors import BridgeError
 from ftstan.bridge.target import ASK_S
 from ftstan.client import ClientError, InvalidArgumentError
@@ -133,7 +133,7 @@ class WayBack:
         except (BridgeError, ConfigError, StoreError) as error:
             inlet.error = error
             self._say(f"{inlet.channel}: the way back has stopped: {error.text}; {error.hint}")
-        except (NatsError, ClientError) as error:
+        except (NatsError, WireError, ClientError) as error:
             if inlet.trouble != error.text:
                 inlet.trouble = error.text
                 self._say(f"{inlet.channel}: the way back: {error.text}; trying again")
@@ -201,9 +201,15 @@ class WayBack:
             inlet.purged = state.last
             return
         # In a session that began after the last doubt.
-        end = channel_end(self._feed, inlet.channel, self._look_at)
+        end, has_any = look_at_end(self._feed, inlet.channel, self._look_at)
         stream = self._target.look(inlet.stream)
+        if stream is None and end and not has_any:
+            # Everything has expired before there was a stream: only the next message makes it.
+            inlet.next = state.first
+            return
         if (stream.last if stream is not None else 0) < end:
+            if stream is not None and not has_any:
+                raise _expired(inlet, stream.last, end)
             raise _LaterError
         known, data = self._last_origin(inlet, stream) if stream is not None else (0, b"")
         self._check_same(inlet, state, known, data)
@@ -293,4 +299,11 @@ def _gone_back(inlet: Inlet, last: int, known: int) -> BridgeError:
         "are in the channel",
         hint=f"what has its numbers {last + 1} and above now would not be published: have new "
         "publishers send it again, delete the stream, and start the bridge again",
+    )
+
+
+def _expired(inlet: Inlet, last: int, end: int) -> NatsError:
+    return NatsError(
+        f'the messages {last + 1} to {end} of "{inlet.channel}" have expired before they were '
+        "mirrored: waiting for the channel's next message"
     )

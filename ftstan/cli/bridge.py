@@ -105,7 +105,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             return _say_plan(arguments, mirrors)
         if inlets:
-            _start_way_back(arguments, inlets, told, stack)
+            live = [inlet for inlet, mirror in zip(inlets, mirrors, strict=True) if mirror.is_live]
+            _start_way_back(arguments, live, told, stack)
         with _until_signalled(bridge):
             bridge.run()
     errors = [one.error for one in mirrors] + [one.error for one in inlets]
@@ -259,7 +260,9 @@ def _verify(arguments: argparse.Namespace) -> int:
         files = _files(arguments, stack)
         target, feed = stack.enter_context(_asking(arguments))
         found = [
-            compare.compare(target, feed, files, channel, stream)
+            compare.compare(
+                *(target, feed, files, channel, stream), look=lambda name: _look(arguments, name)
+            )
             for channel, stream in streams.items()
         ]
     rows = [_comparison_row(one) for one in found]
@@ -413,7 +416,7 @@ def _cutover(arguments: argparse.Namespace) -> int:
         for channel, stream in streams.items():
             move = moved(channel, stream)
             last = move.cut_over()
-            found = compare.compare(target, feed, files, channel, stream)
+            found = compare.compare(*(target, feed, files, channel, stream), look=move.mover.look)
             late = move.late_messages()
             is_fine &= found.is_equal and not late
             rows.append({**_comparison_row(found), "moved_at": last, "late": late})

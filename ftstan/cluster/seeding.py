@@ -67,7 +67,9 @@ def seed(directory: str, log_path: str, node: str, owner: StoreOwner, clock: Clo
         )
     # First as a server without a cluster: nothing that such a one has stored is taken back.
     first = _opened(owner, clock)
-    info = _sound(first.recover())
+    found = first.recover()
+    info = _sound(found)
+    _refuse_moved(found)
     kept = keep_node_id(directory, node)
     if kept != node:
         raise RefusedError(f"the datastore is that of node {kept}", hint="give that as --node-id")
@@ -170,6 +172,18 @@ def _sound(recovered: Recovered) -> ServerInfo:
             shown = channel.name.decode("utf-8", "backslashreplace")
             raise RefusedError(f'channel "{shown}" lacks messages between others', hint=hint)
     return recovered.info
+
+
+def _refuse_moved(recovered: Recovered) -> None:
+    """Raise ``RefusedError`` if a channel has moved elsewhere: a cluster would take publishes."""
+    for channel in recovered.channels:
+        if channel.mover is not None:
+            shown = channel.name.decode("utf-8", "backslashreplace")
+            raise RefusedError(
+                f'channel "{shown}" has moved, and a cluster would take publishes to it',
+                hint="before that: ftstanctl bridge undo, or ftstanctl channel moved CHANNEL off, "
+                "or channel delete",
+            )
 
 
 def _told(recovered: Recovered, info: ServerInfo, node: str, entry: int) -> Seeded:

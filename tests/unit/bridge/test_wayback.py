@@ -232,3 +232,48 @@ def test_an_inlet_that_has_lost_messages_stops_the_way_back(lost: list[bytes]) -
     assert inlet.error is not None
     assert "has lost messages" in inlet.error.text
     assert news(world) == [b"new 0", b"new 1"]
+
+
+class Expired(World):
+    """The channel has no messages any more; ``is_new``: there is no stream."""
+
+    is_new = True
+
+    def read_one(self, channel: str, start: Start) -> Item | None:
+        del channel, start
+        return None
+
+    def look(self, stream: str) -> StreamState:
+        if stream == INLET or not self.is_new:
+            return super().look(stream)
+        return cast("StreamState", None)
+
+
+def test_a_channel_whose_messages_have_expired_before_there_was_a_stream_goes_on() -> None:
+    world = Expired(random.Random(1), failing=False)
+    world.inlet = [b"new 0", b"new 1"]
+    inlet = Inlet(CHANNEL, CHANNEL)
+    back = WayBack(
+        *(cast("Target", world), cast("Feed", world), [inlet]), lambda _: (0, 50), lambda _: None
+    )
+    back._is_fresh = True
+    for _ in range(5):
+        back._guarded(inlet)
+    assert news(world) == [b"new 0", b"new 1"]
+
+
+def test_messages_that_expired_before_they_were_mirrored_are_told() -> None:
+    world = Expired(random.Random(1), failing=False)
+    world.is_new = False
+    world.inlet = [b"new 0"]
+    said: list[str] = []
+    inlet = Inlet(CHANNEL, CHANNEL)
+    back = WayBack(
+        *(cast("Target", world), cast("Feed", world), [inlet]), lambda _: (0, 50), said.append
+    )
+    back._is_fresh = True
+    for _ in range(3):
+        back._guarded(inlet)
+    assert news(world) == []
+    assert len(said) == 1
+    assert 'the messages 1 to 50 of "orders" have expired' in said[0]

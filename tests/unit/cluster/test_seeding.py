@@ -106,6 +106,20 @@ def test_what_cannot_be_seeded_is_refused_and_stays_as_it_is(alone: Path) -> Non
         seeded(alone)
 
 
+def test_a_channel_that_has_moved_is_not_given_to_a_cluster_which_would_serve_it(
+    alone: Path,
+) -> None:
+    with owning(str(alone)) as (owner, _):
+        store = FileStore(LocalDisk(), owner.root, owner, SystemClock())
+        (channel,) = store.recover().channels
+        channel.set_moved(b"bridge")
+        store.close()
+    with pytest.raises(RefusedError, match='channel "foo" has moved'):
+        seeded(alone)
+    assert CheckpointFile(str(alone.parent / "log"), str(alone)).read() is None
+    assert not (alone / "cluster.id").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
