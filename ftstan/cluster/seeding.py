@@ -148,7 +148,7 @@ def leave(
 def _opened(owner: StoreOwner, clock: Clock, *, replayed: bool = False) -> FileStore:
     return FileStore(
         *(LocalDisk(), owner.root, owner, clock),
-        FileStoreOptions(replayed=replayed),
+        FileStoreOptions(replayed=replayed, rolls_back=False),
         limits=UNLIMITED,
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RecoveryError, StoppedError, StoreError, StoreFullError
 from ftstan.base.log import stream as log
+from ftstan.base.reserved import CLUSTER_MARK
 from ftstan.config.limits import Limits
 from ftstan.stores.file import rootfiles
 from ftstan.stores.file.channel import FileChannel
@@ -161,6 +162,7 @@ class FileStore:
         env = self._env
         try:
             rootfiles.clear_root(env)
+            env.is_nodes = env.is_there(env.root, CLUSTER_MARK)
             state_recovery.check_marker(env)
             info = self._server.read()
             clients_before = state_recovery.read_clients(env)
