@@ -105,7 +105,9 @@ class Replica:
         something to fill it from.
         """
         self.found_damaged: frozenset[bytes] = frozenset()
-        """Channels that a former life of this node has found damaged."""
+        """Channels that a former life of this node has found damaged, and those that lack messages
+        between others.
+        """
         self.seeds = False
         """Whether there is no log yet, and this node may make it behind what the store has."""
         self.manifests: dict[str, bytes] = {}
@@ -139,7 +141,11 @@ class Replica:
         """Raise ``BehindError`` for a channel that is damaged here: other nodes have all of it. The
         next start knows.
         """
-        if name in self.refused or self.store.is_quarantined(name):
+        if (
+            name in self.refused
+            or name in self.found_damaged
+            or self.store.is_quarantined(name)
+        ):
             self._note_damage()
             raise BehindError(
                 f'channel "{_shown(name)}" is damaged on this node',
@@ -161,6 +167,9 @@ class Replica:
             for stored in channel.recovered_subs()
         }
         local = self.channels[channel.name] = LocalChannel(channel, subs)
+        if self.store.has_holes(channel.name):
+            # A server without a cluster serves around them; other nodes have what is missing.
+            self.found_damaged |= {channel.name}
         return local
 
     # ---- applying
