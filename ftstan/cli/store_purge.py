@@ -47,8 +47,6 @@ if TYPE_CHECKING:
             ...
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Going:
     """What a purge removes, as a look has found it.

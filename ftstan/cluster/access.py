@@ -132,7 +132,7 @@ class ClusterAccess(OwnedAccess):
         if checkpoint is not None:
             replica.nodes = checkpoint.nodes
         if checkpoint is not None and checkpoint.store_id == store_id:
-            replica.found_damaged |= checkpoint.damaged
+            replica.remember_damaged(checkpoint.damaged)
             replica.seeds = checkpoint.seeds
         at, seen = self._position(checkpoint, recovered, replica, store_id)
         replica.start_at(at, seen)

@@ -137,15 +137,20 @@ class Replica:
         met = (name for name in self.channels if self.store.is_quarantined(name))
         return self.found_damaged.union(self.refused, met)
 
+    def remember_damaged(self, names: Iterable[bytes]) -> None:
+        """A former life of this node has found these channels damaged, which not every start meets.
+        One that was repaired since is sound. Raises ``StoreError``.
+        """
+        for name in names:
+            self.find(name)
+            if not self.store.is_mended(name):
+                self.found_damaged |= {name}
+
     def check_sound(self, name: bytes) -> None:
         """Raise ``BehindError`` for a channel that is damaged here: other nodes have all of it. The
         next start knows.
         """
-        if (
-            name in self.refused
-            or name in self.found_damaged
-            or self.store.is_quarantined(name)
-        ):
+        if name in self.refused or name in self.found_damaged or self.store.is_quarantined(name):
             self._note_damage()
             raise BehindError(
                 f'channel "{_shown(name)}" is damaged on this node',

@@ -299,6 +299,16 @@ class FileStore:
         except OSError as error:
             raise store_error(error, f'channel "{show(name)}"') from error
 
+    def is_mended(self, name: bytes) -> bool:
+        """Whether the channel is sound, and a repair, or a server that is no node of a cluster, was
+        the last to say how far it goes.
+        """
+        channel = self._channels.get(name)
+        if channel is None or not channel.intact:
+            return False
+        said = channel.confirmed.written
+        return said is not None and not said.replayed
+
     # ---- staging
     # ----------------------------------------------------------------------------------------------
 

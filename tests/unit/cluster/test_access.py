@@ -10,7 +10,8 @@ import pytest
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
-from ftstan.base.errors import RecoveryError
+from ftstan.base.errors import RecoveryError, RefusedError
+from ftstan.cli import ctl
 from ftstan.cli.store_owner import owning
 from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.checkpoint import CheckpointFile
@@ -19,7 +20,7 @@ from ftstan.config.limits import Limits
 from ftstan.config.options import ClusterOptions, ServerOptions, StoreLimits
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.interface import ServerInfo, StoreContext
+from ftstan.stores.interface import ServerInfo, StoreContext, SubState
 from tests.unit.cluster.stream import FakeLink
 from tests.unit.cluster.test_replica import FOO, block
 
@@ -40,6 +41,8 @@ def serve(path: Path, first: int, last: int, *, tick: bool = True, close: bool =
             store.set_server_info(INFO)
         channel = found.get(FOO) or store.create_channel(FOO, Limits(StoreLimits()).of(FOO))
         channel.append(block(first, last))
+        if FOO not in found:
+            channel.add_sub(SubState(1, b"me", inbox=b"i", ack_inbox=b"a"))
         assert store.commit() == {}
         if tick:
             store.tick(0)
@@ -60,9 +63,9 @@ def access(path: Path) -> ClusterAccess:
     return ClusterAccess(StoreContext(options, "ME", SystemClock()))
 
 
-def start(path: Path) -> int:
+def start(path: Path) -> tuple[int, frozenset[bytes]]:
     """A node starts, and is killed before it finds the log; returns the last message of the
-    channel.
+    channel, and which channels are damaged.
     """
     node = access(path)
     try:
@@ -71,7 +74,8 @@ def start(path: Path) -> int:
         node.follow(cast("Link", FakeLink()), random.Random(1), lambda: None)
         assert node.replica is not None
         local = node.replica.find(FOO)
-        return local.store.last if local is not None else 0
+        assert local is not None
+        return local.store.last, node.replica.damaged
     finally:
         if node._store is not None:
             node._store.abandon()
@@ -163,7 +167,7 @@ def test_a_seeded_datastore_keeps_what_a_server_without_a_cluster_stores_before_
         original(alone, 51, 60)
     else:
         serve(alone, 51, 60, tick=False, close=False)
-    assert start(alone) == 60
+    assert start(alone)[0] == 60
 
 
 def test_a_datastore_of_a_node_that_is_served_without_a_cluster_is_no_nodes_from_its_start_on(
@@ -171,7 +175,7 @@ def test_a_datastore_of_a_node_that_is_served_without_a_cluster_is_no_nodes_from
 ) -> None:
     a_nodes(alone)
     serve(alone, 51, 60, tick=False, close=False)
-    assert start(alone) == 60
+    assert start(alone)[0] == 60
 
 
 def test_an_older_copy_of_a_datastore_stays_as_it_is_until_another_node_can_fill_it(
@@ -180,4 +184,44 @@ def test_an_older_copy_of_a_datastore_stays_as_it_is_until_another_node_can_fill
     a_nodes(alone)
     original(alone, 51, 60)
     (alone / "cluster.mark").unlink()
-    assert start(alone) == 60
+    assert start(alone)[0] == 60
+
+
+@pytest.mark.parametrize("file", ["msgs.*.dat", "subs.dat"])
+def test_a_damaged_channel_that_was_repaired_is_sound_again(alone: Path, file: str) -> None:
+    a_nodes(alone)
+    path = min((alone / "foo").glob(file))
+    data = path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(data[:middle] + bytes(3) + data[middle + 3 :] + data[4:])
+    path.with_suffix(".idx").unlink(missing_ok=True)
+    assert start(alone)[1] == {FOO}
+    checkpoint = CheckpointFile(str(alone.parent / "log"), str(alone))
+    found = checkpoint.read()
+    assert found is not None
+    checkpoint.amend(replace(found, damaged=frozenset((FOO,))))
+    assert start(alone)[1] == {FOO}
+    aside = str(alone.parent / "aside")
+    assert ctl.main(["store", "repair", str(alone), "--aside", aside]) == 0
+    assert start(alone)[1] == frozenset()
+
+
+def test_a_channel_that_a_former_life_found_damaged_stays_so_without_a_repair(alone: Path) -> None:
+    a_nodes(alone)
+    checkpoint = CheckpointFile(str(alone.parent / "log"), str(alone))
+    found = checkpoint.read()
+    assert found is not None
+    checkpoint.amend(replace(found, damaged=frozenset((FOO, b"gone"))))
+    assert start(alone)[1] == {FOO, b"gone"}
+
+
+def test_a_node_that_does_not_leave_keeps_the_word_about_what_it_had_synced(alone: Path) -> None:
+    a_nodes(alone)
+    checkpoint = CheckpointFile(str(alone.parent / "log"), str(alone))
+    found = checkpoint.read()
+    assert found is not None
+    checkpoint.amend(replace(found, clean=False))
+    side = (alone / "foo" / "confirmed.bin").read_bytes()
+    with pytest.raises(RefusedError, match="was killed"):
+        left(alone)
+    assert (alone / "foo" / "confirmed.bin").read_bytes() == side

@@ -61,7 +61,16 @@ TAKEN = [
     b"lost+found",
     "admin.\u212aey".encode(),
 ]
-_ALMOST = [b"cluster.events", b"cluster.ids", b"cut.flowers", b"orders.data", b"orders.bin.x", b"ftx.claim.1", b"a.ft.b", b"x.tmp.y"]
+_ALMOST = [
+    b"cluster.events",
+    b"cluster.ids",
+    b"cut.flowers",
+    b"orders.data",
+    b"orders.bin.x",
+    b"ftx.claim.1",
+    b"a.ft.b",
+    b"x.tmp.y",
+]
 FREE = [*_ALMOST, b"ft", b"tmpx", b"bin", b"dat", b"admin", b"\xff"]
 
 
