@@ -383,6 +383,7 @@ class Replica:
             self.checkpoint()
             self.store.delete_channel(name)
             self.channels.pop(name, None)
+            self.found_damaged -= {name}
             shown = _shown(name)
             if self.follows:
                 log.info(f'Channel "{shown}" has been deleted', channel=shown)
