@@ -26,18 +26,24 @@ ROOT_FILES = frozenset(
         "server.dat",
     }
 )
+#: What a node of a cluster puts into its datastore: the word of its last checkpoint, and its id.
+CLUSTER_MARK = "cluster.mark"
+CLUSTER_ID = "cluster.id"
+#: In a channel's directory: what a repair has said of messages that are lost.
+REPAIRED = "repaired.json"
 _NUMBERED = re.compile(r"ft\.(claim|deleting)\.|tmp\.|cut\.[0-9]+\.|admin\.key\.new")
 #: More than there is today: what a later release, or an original server, puts there is likely to be
 #: called so, too. ``lost+found`` is the file system's, ``.nfs`` and other names with a dot in front
 #: belong to NFS and its servers.
 _RESERVED = re.compile(
-    r"\.|ft\.|tmp\.|cut\.[0-9]+\.|admin\.key|restore\.json\Z|lost\+found\Z|.*\.(bin|dat)\Z|(clients|server)\.dat",
+    r"\.|ft\.|tmp\.|cut\.[0-9]+\.|admin\.key|restore\.json\Z|lost\+found\Z|.*\.(bin|dat)\Z|(clients|server)\.dat"
+    r"|cluster\.(mark|id)(\.new)?\Z",
     re.DOTALL,
 )
 
 RESERVED_HINT = (
     "reserved for files of servers: ft.*, tmp.*, cut.N.*, admin.key*, *.dat, *.bin, "
-    "restore.json, lost+found"
+    "restore.json, lost+found, cluster.mark, cluster.id"
 )
 
 

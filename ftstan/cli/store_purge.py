@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
 from ftstan.base.errors import ConfigError, FencedError, RefusedError, StoreError
+from ftstan.base.reserved import CLUSTER_MARK
 from ftstan.base.sizes import size_of
 from ftstan.cli import store_end
 from ftstan.cli.confirming import confirm
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
             ...
 
 
-#: What a node of a cluster puts into its copy of the store.
-_CLUSTERED = "cluster.mark"
-
-
 @dataclass(frozen=True, slots=True)
 class Going:
     """What a purge removes, as a look has found it.
@@ -73,7 +70,7 @@ class Going:
 
 def purge_directory(arguments: argparse.Namespace) -> int:
     """Purge a channel of a directory; returns the exit status. Raises ``FtstanError``."""
-    if os.path.lexists(os.path.join(arguments.dir, _CLUSTERED)):
+    if os.path.lexists(os.path.join(arguments.dir, CLUSTER_MARK)):
         raise StoreError(
             f"datastore {arguments.dir} is one node's copy of a cluster's",
             hint="purge the channel while the cluster serves: ftstanctl channel purge",

@@ -101,9 +101,18 @@ class ClusterAccess(OwnedAccess):
         present = self.owner.present
         assert present is not None
         store_id = present.store_id.hex()
+        # Nothing is taken back of a datastore that this node was not the last to write: that of a
+        # server without a cluster, or of another node, or an older copy.
+        is_own = (
+            checkpoint is not None
+            and checkpoint.store_id == store_id
+            and not checkpoint.seeds
+            and self._file.is_marked(checkpoint)
+        )
         self._store = self._inner.open_replayed(
             self._time,
-            before=checkpoint is not None and checkpoint.store_id == store_id and checkpoint.ends,
+            before=checkpoint is not None and is_own and checkpoint.ends,
+            rolls_back=is_own,
         )
         limits = Limits(options.limits)
         self._store.set_limits(limits)
@@ -123,7 +132,7 @@ class ClusterAccess(OwnedAccess):
         if checkpoint is not None:
             replica.nodes = checkpoint.nodes
         if checkpoint is not None and checkpoint.store_id == store_id:
-            replica.found_damaged = checkpoint.damaged
+            replica.remember_damaged(checkpoint.damaged)
             replica.seeds = checkpoint.seeds
         at, seen = self._position(checkpoint, recovered, replica, store_id)
         replica.start_at(at, seen)

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ftstan.base.errors import StoreError
+from ftstan.base.reserved import CLUSTER_MARK
 from ftstan.cluster.entry import Position
 
 _NAME: Final = "checkpoint.json"
-_MARK: Final = "cluster.mark"
 _LEFT: Final = ".left"
 
 
@@ -54,7 +54,7 @@ class CheckpointFile:
 
     def __init__(self, directory: str, datastore: str) -> None:
         self.path = os.path.join(directory, _NAME)
-        self._mark = os.path.join(datastore, _MARK)
+        self._mark = os.path.join(datastore, CLUSTER_MARK)
 
     def read(self) -> Checkpoint | None:
         """The checkpoint, ``None`` if there is none. Raises ``StoreError`` for one that is not

@@ -30,6 +30,7 @@ from ftstan.base.errors import DamageError, FtstanError, StoreError
 from ftstan.base.log import stream as log
 from ftstan.cluster.entry import Op, Operation, Position, decode_operations, encode_operations
 from ftstan.cluster.names import copy_subject
+from ftstan.cluster.replica import BehindError
 from ftstan.wire.block import PACKED_HEAD, MsgBlock, SubEvents, unpack_block
 from ftstan.wire.nuid import Nuid
 
@@ -246,8 +247,11 @@ class Copy:
         except StopIteration as end:
             at: Position = end.value
             return at
-        except StoreError as error:
+        except DamageError as error:
             raise CopyError(error.text, hint=error.hint) from error
+        except StoreError as error:
+            # What the store has lost of former batches with it, no later sync would tell.
+            raise BehindError(error.text, hint=error.hint) from error
         except (ValueError, KeyError, TypeError) as error:
             raise CopyError(f"node {self.node} sent what cannot be read: {error}") from error
         return None

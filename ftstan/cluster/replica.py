@@ -105,7 +105,9 @@ class Replica:
         something to fill it from.
         """
         self.found_damaged: frozenset[bytes] = frozenset()
-        """Channels that a former life of this node has found damaged."""
+        """Channels that a former life of this node has found damaged, and those that lack messages
+        between others.
+        """
         self.seeds = False
         """Whether there is no log yet, and this node may make it behind what the store has."""
         self.manifests: dict[str, bytes] = {}
@@ -135,11 +137,20 @@ class Replica:
         met = (name for name in self.channels if self.store.is_quarantined(name))
         return self.found_damaged.union(self.refused, met)
 
+    def remember_damaged(self, names: Iterable[bytes]) -> None:
+        """A former life of this node has found these channels damaged, which not every start meets.
+        One that was repaired since is sound. Raises ``StoreError``.
+        """
+        for name in names:
+            self.find(name)
+            if not self.store.is_mended(name):
+                self.found_damaged |= {name}
+
     def check_sound(self, name: bytes) -> None:
         """Raise ``BehindError`` for a channel that is damaged here: other nodes have all of it. The
         next start knows.
         """
-        if name in self.refused or self.store.is_quarantined(name):
+        if name in self.refused or name in self.found_damaged or self.store.is_quarantined(name):
             self._note_damage()
             raise BehindError(
                 f'channel "{_shown(name)}" is damaged on this node',
@@ -161,6 +172,9 @@ class Replica:
             for stored in channel.recovered_subs()
         }
         local = self.channels[channel.name] = LocalChannel(channel, subs)
+        if self.store.has_holes(channel.name):
+            # A server without a cluster serves around them; other nodes have what is missing.
+            self.found_damaged |= {channel.name}
         return local
 
     # ---- applying
@@ -369,6 +383,7 @@ class Replica:
             self.checkpoint()
             self.store.delete_channel(name)
             self.channels.pop(name, None)
+            self.found_damaged -= {name}
             shown = _shown(name)
             if self.follows:
                 log.info(f'Channel "{shown}" has been deleted', channel=shown)

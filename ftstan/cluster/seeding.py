@@ -108,10 +108,6 @@ def leave(
             hint="name the -cluster_log_path of the node that has this datastore",
         )
     at = checkpoint.at
-    store = _opened(owner, clock)
-    recovered = store.recover()
-    info = _sound(recovered)
-    node = info.node_id
     assert owner.present is not None
     if (
         checkpoint.store_id != owner.present.store_id.hex()
@@ -125,16 +121,21 @@ def leave(
             hint="start this node, wait until ftstanctl cluster status shows that it follows, and "
             "stop it again; or take another node",
         )
+    if not not_last and not checkpoint.clean:
+        raise RefusedError(
+            "this node was killed, or others could lead after it",
+            hint="start all nodes, wait until one leads, and stop that one last; or give "
+            "--not-last",
+        )
+    # Not before: a store that was opened so is not taken back any more to what the node had synced.
+    store = _opened(owner, clock)
+    recovered = store.recover()
+    info = _sound(recovered)
+    node = info.node_id
     if not not_last and (at.leader not in ("", node) or checkpoint.seen > at.sequence):
         raise RefusedError(
             f"node {node} has not led last: it may lack what was acknowledged since",
             hint=f"take the datastore of node {at.leader}, or give --not-last",
-        )
-    if not not_last and not checkpoint.clean:
-        raise RefusedError(
-            f"node {node} was killed, or others could lead after it",
-            hint="start all nodes, wait until one leads, and stop that one last; or give "
-            "--not-last",
         )
     store.set_server_info(replace(info, node_id=""))
     store.close()
@@ -150,7 +151,7 @@ def leave(
 def _opened(owner: StoreOwner, clock: Clock, *, replayed: bool = False) -> FileStore:
     return FileStore(
         *(LocalDisk(), owner.root, owner, clock),
-        FileStoreOptions(replayed=replayed),
+        FileStoreOptions(replayed=replayed, rolls_back=False),
         limits=UNLIMITED,
     )
 

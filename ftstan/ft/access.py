@@ -111,14 +111,17 @@ class FileAccess(OwnedAccess):
         """The store of the present activation, not recovered yet."""
         return self._open(self._context.clock, _file_store_options(self._context.options.file))
 
-    def open_replayed(self, clock: Clock, *, before: bool) -> FileStore:
+    def open_replayed(self, clock: Clock, *, before: bool, rolls_back: bool) -> FileStore:
         """The same, of an owner who brings again what came behind the last ``sync_all``.
 
-        ``clock``: by which messages expire. ``before``: as ``replayed_before`` in
-        ``FileStoreOptions``.
+        ``clock``: by which messages expire. ``before``, ``rolls_back``: as ``replayed_before`` and
+        ``rolls_back`` in ``FileStoreOptions``.
         """
         options = _file_store_options(self._context.options.file)
-        return self._open(clock, replace(options, replayed=True, replayed_before=before))
+        return self._open(
+            clock,
+            replace(options, replayed=True, replayed_before=before, rolls_back=rolls_back),
+        )
 
     def _open(self, clock: Clock, file_options: FileStoreOptions) -> FileStore:
         options = self._context.options

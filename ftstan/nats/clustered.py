@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError
+from ftstan.base.reserved import CLUSTER_ID
 from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
     from ftstan.config.options import ServerOptions
 
-_ID_FILE: Final = "cluster.id"
 _LOCK_FILE: Final = "lock"
 _LOGIN_FILE: Final = "log.password"
 #: The account that the log is in, and its only user.
@@ -59,7 +59,7 @@ def keep_node_id(directory: str, wanted: str = "") -> str:
     """The id of the node whose datastore is in ``directory``: ``wanted``, or drawn, if none is kept
     there. Raises ``ConfigError``.
     """
-    path = os.path.join(directory, _ID_FILE)
+    path = os.path.join(directory, CLUSTER_ID)
     try:
         with open(path, encoding="utf-8") as file:
             found = file.read().strip()
@@ -98,7 +98,7 @@ def _keep(path: str, name: str) -> str:
 def forget_node_id(directory: str) -> None:
     """The datastore is no node's any more. Raises ``OSError``."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(directory, _ID_FILE))
+        os.unlink(os.path.join(directory, CLUSTER_ID))
 
 
 def log_path(options: ServerOptions) -> str:

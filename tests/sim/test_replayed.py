@@ -17,7 +17,7 @@ from ftstan.cluster.replica import Replica
 from ftstan.config.limits import Limits
 from ftstan.config.options import StoreLimits
 from ftstan.stores.file.env import FileStoreOptions
-from ftstan.stores.interface import ClientInfo, SubState
+from ftstan.stores.interface import REMEMBERED_SIZE, ClientInfo, StoredAt, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.sim.filestore import open_file_store
@@ -65,7 +65,7 @@ class Node:
             file=cast("CheckpointFile", kept),
             store_id="id",
         )
-        assert not self.replica.refused
+        assert not self.replica.damaged
         self.replica.start_at(kept.last.at, 0)
         if not kept.last.ends:
             # As a node does that has just found the log.
@@ -81,7 +81,7 @@ class Node:
                 self.replica.checkpoint()
 
     def contents(self) -> dict[bytes, object]:
-        found: dict[bytes, object] = {}
+        found: dict[bytes, object] = {b"": self.replica.remembered}
         for name in CHANNELS:
             local = self.replica.find(name)
             if local is not None:
@@ -95,8 +95,9 @@ def history(chance: random.Random) -> list[bytes]:
     last = dict.fromkeys(CHANNELS, 0)
     subs: dict[bytes, int] = {}
     bodies = [encode_operations([Operation(Op.CLIENT_NEW, b"me", ClientInfo(b"me", b"inbox"))])]
-    for _ in range(60):
-        operations = []
+    for number in range(60):
+        key = number.to_bytes(REMEMBERED_SIZE, "big")
+        operations = [Operation(Op.REMEMBER, b"", ({key: StoredAt(number, 1)}, 1000))]
         for name in chance.sample(CHANNELS, chance.randint(1, 2)):
             what = chance.random()
             if what < 0.05 and last[name]:

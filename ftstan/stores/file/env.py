@@ -115,7 +115,8 @@ class FileStoreOptions:
     ``read_buffer_size`` one message a read; ``auto_sync`` never. ``auto_sync`` is the period of
     syncs without ``sync``. ``replayed``: the owner brings again whatever came behind the last
     ``sync_all`` (``recovery/rolling_back.py``); ``replayed_before``: so did every owner of this
-    store, and a channel without ``confirmed.bin`` came behind the last one.
+    store, and a channel without ``confirmed.bin`` came behind the last one; ``rolls_back``: so did
+    the last one who wrote here, and what came behind its last ``sync_all`` goes.
     """
 
     crc_polynomial: int = 0xEDB88320
@@ -138,6 +139,7 @@ class FileStoreOptions:
     truncate_bad_eof: bool = False
     replayed: bool = False
     replayed_before: bool = False
+    rolls_back: bool = True
 
 
 @dataclass(slots=True)
@@ -162,6 +164,8 @@ class FileEnv:
     #: Whether a former owner may have files of it open: not where this process has made the
     #: datastore.
     inherited: bool = True
+    #: Whether a node of a cluster has the datastore, or had it last.
+    is_nodes: bool = False
     #: Names of the root that belong to files of ours, under which something else stands.
     occupied: frozenset[str] = frozenset()
     files: Files = field(init=False)

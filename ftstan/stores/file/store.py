@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RecoveryError, StoppedError, StoreError, StoreFullError
 from ftstan.base.log import stream as log
+from ftstan.base.reserved import CLUSTER_MARK, REPAIRED
 from ftstan.config.limits import Limits
 from ftstan.stores.file import rootfiles
 from ftstan.stores.file.channel import FileChannel
@@ -161,6 +162,7 @@ class FileStore:
         env = self._env
         try:
             rootfiles.clear_root(env)
+            env.is_nodes = env.is_there(env.root, CLUSTER_MARK)
             state_recovery.check_marker(env)
             info = self._server.read()
             clients_before = state_recovery.read_clients(env)
@@ -284,6 +286,28 @@ class FileStore:
         """Whether the files of the channel are damaged, as far as anybody has looked."""
         channel = self._channels.get(name)
         return channel is not None and channel.quarantined
+
+    def has_holes(self, name: bytes) -> bool:
+        """Whether messages between others are missing in the channel, as far as anybody has looked,
+        and no repair has accepted that. Raises ``StoreError``.
+        """
+        channel = self._channels.get(name)
+        if channel is None or channel.count in (0, channel.last - channel.first + 1):
+            return False
+        try:
+            return not self._env.is_there(channel.log.dirfd, REPAIRED)
+        except OSError as error:
+            raise store_error(error, f'channel "{show(name)}"') from error
+
+    def is_mended(self, name: bytes) -> bool:
+        """Whether the channel is sound, and a repair, or a server that is no node of a cluster, was
+        the last to say how far it goes.
+        """
+        channel = self._channels.get(name)
+        if channel is None or not channel.intact:
+            return False
+        said = channel.confirmed.written
+        return said is not None and not said.replayed
 
     # ---- staging
     # ----------------------------------------------------------------------------------------------
@@ -652,6 +676,7 @@ class FileStore:
                 if channel.unsettled:
                     touched[name] = channel
             self._clients.file.sync()
+            self._remembered.sync()
             if self._env.options.replayed:
                 self._confirm_ends(synced)
                 self._are_ends_known = self._are_ends_known or not self._later

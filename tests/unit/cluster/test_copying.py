@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from ftstan.base.errors import StoreError
 from ftstan.cluster.copying import Copy, CopyError, CopySource
 from ftstan.cluster.entry import Op, Operation, Position
 from ftstan.cluster.replica import BehindError
@@ -463,3 +464,22 @@ def test_copies_that_broke_off_end_none_that_goes_on(nodes: tuple[Life, Life]) -
             assert road.source.answer(json.dumps(known).encode())[0] == 0
         done = made.step()
     assert state(ours) == state(theirs)
+
+
+def test_a_node_whose_store_refuses_what_is_copied_ends(nodes: tuple[Life, Life]) -> None:
+    theirs, ours = nodes
+    fill(theirs)
+
+    def refuse() -> None:
+        # What it has not synced of former batches may be gone with it.
+        raise StoreError("no space")
+
+    ours.store.sync_all = refuse  # type: ignore[method-assign]
+    made = copy(ours, wire(theirs))
+    with pytest.raises(BehindError, match="no space"):
+        run(made)
+    del ours.store.sync_all
+    ours.store.commit = lambda: {FOO: StoreError("no space")}  # type: ignore[method-assign]
+    made = copy(ours, wire(theirs))
+    with pytest.raises(BehindError, match="no space"):
+        run(made)

@@ -214,6 +214,10 @@ def zero(path: Path, start: int, end: int) -> None:
     path.write_bytes(data[:start] + bytes(len(data[start:end])) + data[end:])
 
 
+def spoil(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
 def cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
@@ -305,6 +309,55 @@ def test_what_a_server_without_a_cluster_has_stored_is_not_taken_back(
     os.close(root)
     lives[:] = [Life(tmp_path, 3)]
     assert lives[0].messages() == list(range(1, 10))
+
+
+@pytest.mark.parametrize("left", [b"", bytes(1024)])
+def test_a_channel_whose_side_file_is_damaged_keeps_its_messages(
+    lives: list[Life], tmp_path: Path, left: bytes
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 10)))
+    life.replica.checkpoint()
+    side = tmp_path / "store" / "foo" / "confirmed.bin"
+    life = live(lives, tmp_path, killed=lambda: spoil(side, left))
+    assert life.messages() == list(range(1, 11))
+    assert life.replica.damaged == frozenset()
+
+
+@pytest.mark.parametrize("way", ["a slice is gone", "a slice ends early", "a repair said so"])
+def test_a_channel_that_lacks_messages_between_others_is_damaged(
+    lives: list[Life], tmp_path: Path, way: str
+) -> None:
+    life = live(lives, tmp_path, 10)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 10)))
+    second = encode_operations([Operation(Op.PUBLISH, FOO, block(11, 20))])
+    life.body(second)
+    life.batch(Operation(Op.PUBLISH, FOO, block(21, 35)))
+    life.replica.checkpoint()
+    assert life.replica.damaged == frozenset()
+
+    def lose() -> None:
+        dat = tmp_path / "store" / "foo" / "msgs.2.dat"
+        if way == "a slice ends early":
+            size = (dat.stat().st_size - 4) // 10 * 4
+            cut(dat, 4 + size)
+            return
+        dat.unlink()
+        dat.with_suffix(".idx").unlink()
+        if way == "a repair said so":
+            (dat.parent / "repaired.json").write_text('{"missing": [[11, 20]]}')
+
+    life = live(lives, tmp_path, 10, lose)
+    assert len(life.messages()) in (25, 29)
+    if way == "a repair said so":
+        assert life.replica.damaged == frozenset()
+        life.replica.check_sound(FOO)
+    else:
+        assert life.replica.damaged == {FOO}
+        with pytest.raises(BehindError, match="is damaged"):
+            life.replica.check_sound(FOO)
+    life.batch(Operation(Op.CHANNEL_DELETE, FOO))
+    assert life.replica.damaged == frozenset()
 
 
 def test_another_message_than_the_log_has_is_not_thrown_away(

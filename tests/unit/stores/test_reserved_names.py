@@ -54,10 +54,23 @@ TAKEN = [
     b"orders.dat",
     b"orders.bin",
     b"restore.json",
+    b"cluster.mark",
+    b"cluster.mark.new",
+    b"cluster.id",
+    b"Cluster.ID.new",
     b"lost+found",
     "admin.\u212aey".encode(),
 ]
-_ALMOST = [b"cut.flowers", b"orders.data", b"orders.bin.x", b"ftx.claim.1", b"a.ft.b", b"x.tmp.y"]
+_ALMOST = [
+    b"cluster.events",
+    b"cluster.ids",
+    b"cut.flowers",
+    b"orders.data",
+    b"orders.bin.x",
+    b"ftx.claim.1",
+    b"a.ft.b",
+    b"x.tmp.y",
+]
 FREE = [*_ALMOST, b"ft", b"tmpx", b"bin", b"dat", b"admin", b"\xff"]
 
 

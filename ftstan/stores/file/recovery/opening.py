@@ -109,7 +109,7 @@ def read_channel(
     # Unlink, then list: a former owner's late link finds no source, so what is not listed now never
     # will be.
     judging.remove_temporaries(env, dirfd)
-    if env.options.replayed:
+    if env.options.replayed and env.options.rolls_back:
         # Late: nodes of clusters alone need it.
         from ftstan.stores.file.recovery.rolling_back import roll_back  # noqa: PLC0415
 
@@ -282,8 +282,9 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
         _hide(slog, reading.mark)
         subs.clamp(slog.last)
         file.written = truth(env, slog)
-        if not env.options.sync:
-            # A former owner that synced may have written it, and nothing says so but the file.
+        if not env.options.sync or env.is_nodes:
+            # A former owner that synced, or a node of a cluster, may have written it, and nothing
+            # says so but the file.
             file.written = read_confirmed(env.fresh, slog.dirfd)
             _agree(env, slog, file)
         return False

@@ -22,7 +22,7 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery.measure import index_numbers, read_entries, slice_numbers
 from ftstan.stores.file.regular import IrregularError, open_file
-from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
+from ftstan.stores.file.state.confirmed import NAME, Confirmed, read_confirmed
 
 if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
@@ -35,7 +35,9 @@ def roll_back(env: FileEnv, channel: bytes, dirfd: int) -> None:
     except IrregularError:
         # Damage, which is somebody else's to tell.
         return
-    if end is None and env.options.replayed_before:
+    if end is None and env.options.replayed_before and not env.is_there(dirfd, NAME):
+        # One that is there and says nothing was damaged since: it was durable before it was
+        # visible, and the channel may have been synced.
         end = Confirmed(0, env.owner.ours_from - 1, 0, 0, 0, replayed=True)
     if end is None or not end.replayed:
         return

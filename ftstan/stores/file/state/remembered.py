@@ -157,6 +157,10 @@ class Remembered:
         else:
             self._told = False
 
+    def sync(self) -> None:
+        """Make durable what was written without a sync. Raises ``OSError``."""
+        self._file.sync()
+
     def restore(self) -> None:
         """If ``dedup.bin`` is not the file that we write to any more, write it again.
 

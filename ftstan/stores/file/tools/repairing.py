@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ftstan.stores.file.log import records
@@ -195,6 +195,10 @@ class Repair:
                 ]
             if "subs.dat" in damaged:
                 done.append(self._state(files.dirfd, name, "subs.dat", files.subs_file()))
+                if files.confirmed is not None and files.confirmed.replayed:
+                    # A node of a cluster sees by it that the channel was repaired.
+                    said = replace(files.confirmed, epoch=epoch_of(self._env), replayed=False)
+                    ConfirmedFile(self._env).replace(files.dirfd, said)
             if damaged - {"subs.dat"}:
                 odd = [f for f in damaged if f.startswith("msgs.") and f.endswith(".dat")]
                 self._remove(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
-from ftstan.base.reserved import is_reserved
+from ftstan.base.reserved import REPAIRED, is_reserved
 from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.rootfiles import find_occupied
@@ -49,7 +49,7 @@ MAX_PAYLOAD = 1 << 20
 
 #: In a channel's directory: sequences that a repair found lost, so that nobody takes the hole for a
 #: new loss.
-ACCEPTED = "repaired.json"
+ACCEPTED = REPAIRED
 
 _ROOT_LEFTOVER = re.compile(r"(clients\.dat|subs)[0-9]+\Z|tmp\.")
 _CHANNEL_LEFTOVER = re.compile(r"msgs\.[0-9]+\.(dat|idx)\.bak\Z|tmp\.")
