@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.processes
 
 _CROWD = 100_000
-_REQUESTS = 200
+_REQUESTS = 1000
 
 
 @pytest.fixture
@@ -122,14 +122,15 @@ def test_who_was_ended_by_the_nats_server_is_not_heard_by_not_reading(stage: Sta
     while is_read:
         stage.up.sendall(block)
         sent += 1
-        end = time.monotonic() + 0.5
+        end = time.monotonic() + 2
         while is_read and stage.front.status().passed_out < sent:
             is_read = time.monotonic() < end
+            time.sleep(0.001)
     # Its login has been taken away.
     stage.up.close()
-    nothing(stage.core)
+    nothing(stage.core, 0.5)
     stage.client.sendall(b"PUB core.a 1\r\na\r\n")
-    nothing(stage.core)
+    nothing(stage.core, 0.5)
     stage.client.settimeout(PATIENCE_S)
     got = 0
     with contextlib.suppress(ConnectionError):
@@ -179,7 +180,8 @@ def test_a_crowd_costs_nothing_for_requests_that_come_through_the_nats_server(
         before = time.process_time()
         client.send(pub(b"core.a", b"", b"in.0") * _REQUESTS)
         core.wait_for(_REQUESTS)
-        # 7 ms for each, in which nobody is served, if it is looked for among all of these.
-        assert time.process_time() - before < _REQUESTS * 0.002
+        # It is more than half a millisecond for each, in which nobody is served, if it is looked for
+        # among all of these.
+        assert time.process_time() - before < _REQUESTS * 0.0002
         assert [what for what, _ in through.front.read_events()] == ["crowd"]
         assert through.front.is_forbidden_for_good
