@@ -180,8 +180,7 @@ def test_a_crowd_costs_nothing_for_requests_that_come_through_the_nats_server(
         before = time.process_time()
         client.send(pub(b"core.a", b"", b"in.0") * _REQUESTS)
         core.wait_for(_REQUESTS)
-        # It is more than half a millisecond for each, in which nobody is served, if it is looked for
-        # among all of these.
+        # Looking for it among all of these takes half a millisecond, in which nobody is served.
         assert time.process_time() - before < _REQUESTS * 0.0002
         assert [what for what, _ in through.front.read_events()] == ["crowd"]
         assert through.front.is_forbidden_for_good
