@@ -87,6 +87,8 @@ cdef struct Connection:
     size_t ended_asked
     #: Sent through the NATS server what the core may be about to hear.
     bint is_stale
+    #: Seconds since it has published something through the NATS server.
+    int quiet
     #: The number of the core's subscriptions when something was first sent through the NATS server
     #: since it has been asked; 0: nothing was.
     uint64_t passed_at
@@ -108,6 +110,8 @@ cdef struct Connection:
     #: number (0: not sent yet).
     bint is_behind
     uint64_t catch_up
+    #: Numbers (8 bytes each) of such PINGs of former times, which are not answered yet either.
+    Queue catch_ups
     Queue late
     #: PINGs under way that were sent before its login: their answers say nothing of that.
     long long not_yet

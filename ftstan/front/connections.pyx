@@ -217,6 +217,7 @@ cdef class Connections:
         drop(&c.said_up)
         drop(&c.ended)
         drop(&c.hushed)
+        drop(&c.catch_ups)
         drop(&c.late)
 
     cdef void _bury(self) noexcept nogil:

@@ -21,7 +21,7 @@ cdef class Delivery(Order):
     cdef readonly uint64_t direct_out
 
     cdef bint _deliver(self, Line* line, const char* payload, size_t size) noexcept nogil
-    cdef bint _match(self, Line* line) noexcept nogil
+    cdef bint _match(self, const char* subject, size_t size) noexcept nogil
     cdef bint _are_shared(self) noexcept nogil
     cdef void _look_for_others(self, Line* request) noexcept nogil
     cdef void _remember(

@@ -7,7 +7,7 @@ Nothing is ever said for the core but what it has written itself, which it does 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from ftstan.front.connection cimport REMEMBERED, Connection
+from ftstan.front.connection cimport CORE_FENCE, REMEMBERED, Connection
 from ftstan.front.interest cimport Interest, Subscription, is_subject
 from ftstan.front.lines cimport HEADED, Line, read_server_line
 from ftstan.front.order cimport Order
@@ -18,6 +18,9 @@ cdef enum:
     MOST_STEPS = 4096
     #: Members of queue groups among which one message looks for its own.
     MOST_QUEUED = 64
+    #: Seconds after which nothing of a connection is on its way any more; clients send something
+    #: every 5. Who waits longer for the NATS server is served through it from then on.
+    QUIET = 10
 
 
 cdef class Delivery(Order):
@@ -51,7 +54,11 @@ cdef class Delivery(Order):
         ):
             self._give(core.remembered_for, line, payload, size)
             return True
-        if not self._match(line) or self._interest.found_count == 0 or self._are_shared():
+        if (
+            not self._match(line.subject, line.subject_size)
+            or self._interest.found_count == 0
+            or self._are_shared()
+        ):
             return False
         if not self._core_interest.match(line.subject, line.subject_size):
             return False
@@ -71,9 +78,9 @@ cdef class Delivery(Order):
                 self._give(one, line, payload, size)
         return True
 
-    cdef bint _match(self, Line* line) noexcept nogil:
+    cdef bint _match(self, const char* subject, size_t size) noexcept nogil:
         """Find which clients want a message; false: nobody can say."""
-        if self._interest.match(line.subject, line.subject_size):
+        if self._interest.match(subject, size):
             if self._interest.steps <= MOST_STEPS and self._interest.queued <= MOST_QUEUED:
                 return True
             # Somebody has subscribed so that each message takes long: the NATS server knows how to
@@ -98,11 +105,11 @@ cdef class Delivery(Order):
         """
         cdef Connection* c
         cdef size_t i
-        if not self._interest.match(request.other, request.other_size):
+        if self.is_crowded or not self._match(request.other, request.other_size):
             return
         for i in range(self._interest.found_count):
             c = <Connection*>self._interest.found[i].owner
-            if not (c.is_shared or c.is_stale or c.is_passing) and c.passed_at == 0:
+            if not (c.is_shared or may_have_asked(c)):
                 c.is_shared = True
                 # It may be the one that is remembered.
                 self._interest.generation += 1
@@ -328,6 +335,14 @@ cdef class Delivery(Order):
             self._core_interest.remove_all(&c.owner)
         else:
             self._interest.remove_all(&c.owner)
+
+
+cdef bint may_have_asked(Connection* c) noexcept nogil:
+    """Whether a request of this connection may still be on its way through the NATS server."""
+    if c.hold == CORE_FENCE or waiting(&c.late) > 0:
+        # What it has sent has not all come; what is kept for it comes before all that follows.
+        return True
+    return c.quiet < QUIET and (c.is_stale or c.is_passing or c.passed_at != 0)
 
 
 cdef bint has_ended(Connection* c, uint64_t hash) noexcept nogil:

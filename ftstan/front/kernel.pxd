@@ -136,6 +136,7 @@ cdef extern from *:
         EPOLLOUT
         EPOLLERR
         EPOLLHUP
+        EPOLLRDHUP
         EPOLL_CTL_ADD
         EPOLL_CTL_MOD
         EPOLL_CTL_DEL

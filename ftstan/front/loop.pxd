@@ -22,6 +22,7 @@ cdef class Loop(Handshakes):
     cdef void _turn(self) noexcept nogil
     cdef size_t _from_client(self, Connection* c, const char* data, size_t size) noexcept nogil
     cdef size_t _from_server(self, Connection* c, const char* data, size_t size) noexcept nogil
+    cdef void _judge_no_more(self, Connection* c) noexcept nogil
     cdef void _resume(self) noexcept nogil
     cdef void _carry_out(self, Command* command) noexcept nogil
     cdef void _obey(self) noexcept nogil

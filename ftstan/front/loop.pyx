@@ -16,6 +16,7 @@ from ftstan.front.kernel cimport (
     EPOLLHUP,
     EPOLLIN,
     EPOLLOUT,
+    EPOLLRDHUP,
     EPOLL_CTL_MOD,
     MSG_NOSIGNAL,
     MSG_PEEK,
@@ -101,6 +102,8 @@ cdef class Loop(Handshakes):
                 if data & 1:
                     if events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
                         self._read_server(c)
+                    elif events[i].events & EPOLLRDHUP:
+                        self._judge_no_more(c)
                 elif events[i].events & (EPOLLERR | EPOLLHUP) or (
                     (c.wants_write or events[i].events & EPOLLIN)
                     and c.is_greeted
@@ -129,6 +132,11 @@ cdef class Loop(Handshakes):
     cdef size_t _from_server(self, Connection* c, const char* data, size_t size) noexcept nogil:
         """Use what the NATS server has sent; returns how much of it."""
         return size
+
+    cdef void _judge_no_more(self, Connection* c) noexcept nogil:
+        """The NATS server has ended it, behind more than the client reads: what it says from now on
+        is for nobody else.
+        """
 
     cdef void _resume(self) noexcept nogil:
         """Read on where there is nothing to wait for any more."""
@@ -387,9 +395,12 @@ cdef class Loop(Handshakes):
         if c.up >= 0:
             events = 0
             # What waits for the core keeps nobody from hearing what the NATS server answers; for
-            # more than it may keep waiting the NATS server ends the connection.
-            if waiting(&c.said) < (self._max_pending if c.is_core else PASS_MOST):
+            # more than it may keep waiting the NATS server ends the connection. What comes directly
+            # waits there as well.
+            if waiting(&c.said) < (CORE_MOST + self._max_pending if c.is_core else PASS_MOST):
                 events |= EPOLLIN
+            elif not c.is_core and not c.is_raw:
+                events |= EPOLLRDHUP
             if waiting(&c.said_up) > 0:
                 events |= EPOLLOUT
             if events != c.events_up:
@@ -411,12 +422,14 @@ cdef class Loop(Handshakes):
         while c != NULL:
             following = c.after
             if is_second:
+                c.quiet += 1
                 shrink(&c.heard)
                 shrink(&c.said)
                 shrink(&c.heard_up)
                 shrink(&c.said_up)
                 shrink(&c.ended)
                 shrink(&c.hushed)
+                shrink(&c.catch_ups)
                 shrink(&c.late)
             if c.until != 0 and now >= c.until:
                 c.until = 0

@@ -61,6 +61,12 @@ cdef class Order(Loop):
             if c.is_behind:
                 self._release(c)
             return True
+        if (
+            waiting(&c.catch_ups) > 0
+            and (<uint64_t*>first(&c.catch_ups))[0] == c.pings_answered
+        ):
+            take(&c.catch_ups, sizeof(uint64_t))
+            return True
         if waiting(&c.hushed) == 0 or (<uint64_t*>first(&c.hushed))[0] != c.pings_answered:
             return False
         take(&c.hushed, sizeof(uint64_t))
@@ -197,6 +203,9 @@ cdef class Order(Loop):
         while c != NULL:
             if c.is_accepted and not c.is_core:
                 c.is_behind = True
+                if c.catch_up > c.pings_answered:
+                    # Its answer is still to come, and not the client's.
+                    put(&c.catch_ups, <const char*>&c.catch_up, sizeof(uint64_t))
                 c.catch_up = 0
             c = c.after
         self._set_returning(True)

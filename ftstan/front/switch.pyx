@@ -232,9 +232,11 @@ cdef class Switch(Delivery):
                     used += whole
                     kept = used
                     continue
+                c.quiet = 0
                 self.passed_in += 1
             elif line.kind == HEADED:
                 self._publish_headed(c, &line)
+                c.quiet = 0
                 self.passed_in += 1
             elif line.kind == SUB:
                 # From here on the core's messages come directly.
@@ -278,6 +280,11 @@ cdef class Switch(Delivery):
         self._be_passing(c)
         self._forget_all(c)
 
+    cdef void _judge_no_more(self, Connection* c) noexcept nogil:
+        self._be_raw(c)
+        self._set_hold(c, FREE)
+        self._go_on(c)
+
     cdef int _publish(self, Connection* c, Line* line, const char* payload) noexcept nogil:
         """1: the core has it, 0: it goes through the NATS server, -1: not now."""
         cdef Connection* core = self._core
@@ -314,7 +321,7 @@ cdef class Switch(Delivery):
                     c.is_stale = True
                     return 0
                 since = max(since, one.since)
-            if not self._match(line) or self._interest.found_count > 0:
+            if not self._match(line.subject, line.subject_size) or self._interest.found_count > 0:
                 c.is_stale = True
                 return 0
         else:

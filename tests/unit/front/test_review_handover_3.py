@@ -119,3 +119,24 @@ def test_who_listens_here_alone_hears_directly_whatever_others_ask_for(
     before = here.front.status().direct_out
     assert hears(own, core, INBOX)
     assert here.front.status().direct_out == before + 1
+
+
+def test_what_is_left_of_a_client_that_went_while_this_one_was_on_standby(
+    pair: tuple[Place, Place],
+) -> None:
+    here, there = pair
+    core = here.core(CORE)
+    here.front.be_direct(on=False)
+    former = listener(here, INBOX)
+    former.send(pub(b"core.request", b"", INBOX))
+    former.settle()
+    core.wait_for(1)
+    # It is active from now on; the client's host is gone, and nobody here has found out.
+    here.front.be_direct(on=True)
+    client = listener(there, INBOX)
+    # Something of the former one might still be on its way for some seconds.
+    end = time.monotonic() + 2 * PATIENCE_S
+    while not client.messages and time.monotonic() < end:
+        asked(core, client, INBOX)
+        hears(client, core, INBOX, 0.5)
+    assert client.messages
