@@ -61,8 +61,8 @@ def test_a_server_becomes_a_cluster_and_a_server_again(stage: Stage) -> None:
     # Sequences, durables and clients go on.
     cluster.start()
     for node in ("n2", "n3"):
-        cluster.servers[node].wait_for("the store of node n1 was copied up to entry")
-    # Its node begins the log; whoever has copied it may lead.
+        cluster.servers[node].wait_for("was copied up to entry")
+    # Its node begins the log; whoever has copied it may be copied, and lead.
     leader = cluster.leader()
     again = client_of(cluster, leader, "one")
     resumed = again.subscribe(CHANNEL, durable=b"d", acks=True, ack_wait=30)
