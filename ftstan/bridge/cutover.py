@@ -95,6 +95,7 @@ class Move:
             self._drain_inlet()
             state, last = self._level()
         except BaseException:
+            # Ctrl-C too: nobody else would let publishers in again.
             self._try_to_take_back()
             raise
         self._switch(state, last)
