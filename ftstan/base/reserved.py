@@ -29,7 +29,8 @@ ROOT_FILES = frozenset(
 #: What a node of a cluster puts into its datastore: the word of its last checkpoint, and its id.
 CLUSTER_MARK = "cluster.mark"
 CLUSTER_ID = "cluster.id"
-#: In a channel's directory: what a repair has said of messages that are lost.
+#: In a channel's directory: sequences that a repair found lost, so that nobody takes the hole for a
+#: new loss.
 REPAIRED = "repaired.json"
 _NUMBERED = re.compile(r"ft\.(claim|deleting)\.|tmp\.|cut\.[0-9]+\.|admin\.key\.new")
 #: More than there is today: what a later release, or an original server, puts there is likely to be

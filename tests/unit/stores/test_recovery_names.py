@@ -13,9 +13,9 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import RecoveryError, StoreError
+from ftstan.base.reserved import REPAIRED
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.file.tools.verifying import ACCEPTED
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire.block import MsgBlock
 from tests.filenode import FileNode, Owner, simulated
@@ -200,7 +200,7 @@ def test_a_start_removes_every_name_under_which_a_former_owner_fills_a_file() ->
     first = FileNode(simulated())
     first.put(b"a")
     env = first.store._env
-    files = ("msgs.-5.dat", "msgs.-5.idx", "msgs.7.dat", "subs.dat", "confirmed.bin", ACCEPTED)
+    files = ("msgs.-5.dat", "msgs.-5.idx", "msgs.7.dat", "subs.dat", "confirmed.bin", REPAIRED)
     folder = first.disk.open_dir("/store/foo")
     for name in files:
         first.disk.close(first.disk.open(folder, env.temporary(name), os.O_RDWR | os.O_CREAT))

@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.reserved import REPAIRED
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.exact import put_file
 from ftstan.stores.file.log.slices import show
@@ -26,7 +27,6 @@ from ftstan.stores.file.stretch import is_blank
 from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, channel_names
 from ftstan.stores.file.tools.statereading import Typed, read_clients
 from ftstan.stores.file.tools.verifying import (
-    ACCEPTED,
     ChannelCheck,
     DefectKind,
     StoreFinding,
@@ -180,7 +180,7 @@ class Repair:
             affected = {f.file.rpartition("/")[2] for f in findings}
             affected |= {file for c in checks if c.changes for file in (c.slice.dat, c.slice.idx)}
             if checks:
-                affected |= {confirmed.NAME, ACCEPTED}
+                affected |= {confirmed.NAME, REPAIRED}
             aside = self._side_channel(name)
             try:
                 for file in sorted(affected & files.names):
@@ -264,7 +264,7 @@ class Repair:
         missing = _holes(held, files.first, last)
         if missing:
             text = json.dumps({"missing": missing}).encode() + b"\n"
-            self._disk.close(replace_file(self._env, files.dirfd, ACCEPTED, text))
+            self._disk.close(replace_file(self._env, files.dirfd, REPAIRED, text))
             lost = sum(b - a + 1 for a, b in missing)
             done.append(
                 Step(

@@ -24,14 +24,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import DamageError, StoreError
-from ftstan.base.reserved import RESERVED_HINT, is_reserved
+from ftstan.base.reserved import REPAIRED, RESERVED_HINT, is_reserved
 from ftstan.stores import protos
 from ftstan.stores.file.env import TEMPORARY
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import dat_name, idx_name, show
 from ftstan.stores.file.state.statefile import read_whole, replace_file
 from ftstan.stores.file.tools.changing import source_of, start_and_stop
-from ftstan.stores.file.tools.verifying import ACCEPTED, DefectKind, check_channel
+from ftstan.stores.file.tools.verifying import DefectKind, check_channel
 from ftstan.wire.block import MsgBlock
 from ftstan.wire.subjects import valid_channel
 
@@ -383,7 +383,7 @@ class Restoring:
                 env.disk.close(replace_file(env, dirfd, "subs.dat", records.VERSION))
                 if account.missing:
                     text = json.dumps({"missing": account.missing}).encode()
-                    env.disk.close(replace_file(env, dirfd, ACCEPTED, text))
+                    env.disk.close(replace_file(env, dirfd, REPAIRED, text))
             finally:
                 env.disk.close(dirfd)
         if verify:

@@ -47,10 +47,6 @@ _SECOND = 1_000_000_000
 #: Bytes of the largest message that a NATS server carries, if nobody configured it.
 MAX_PAYLOAD = 1 << 20
 
-#: In a channel's directory: sequences that a repair found lost, so that nobody takes the hole for a
-#: new loss.
-ACCEPTED = REPAIRED
-
 _ROOT_LEFTOVER = re.compile(r"(clients\.dat|subs)[0-9]+\Z|tmp\.")
 _CHANNEL_LEFTOVER = re.compile(r"msgs\.[0-9]+\.(dat|idx)\.bak\Z|tmp\.")
 _ODD_DAT = re.compile(r"msgs\.(?![1-9][0-9]{0,17}\.dat\Z).*\.dat\Z|msgs\.dat\Z")
@@ -171,7 +167,7 @@ class ChannelCheck:
         self._source = source
         self._files = files
         self._show = show(files.name)
-        accepted = read_whole(source.disk, files.dirfd, ACCEPTED)
+        accepted = read_whole(source.disk, files.dirfd, REPAIRED)
         self.accepted: list[tuple[int, int]] = (
             [(a, b) for a, b in json.loads(accepted)["missing"]] if accepted else []
         )
