@@ -77,7 +77,9 @@ class Group:
             messages.PubMsg(guid=b"g", subject=b"bench", data=b"x" * size, conn_id=b"c")
         )
         sid = self._sids[_SUBJECTS.publish_all.encode()]
-        return self.take((b"MSG p %b %d\r\n%b\r\n" % (sid, len(payload), payload)) * count)
+        subject = b"%b.bench" % _SUBJECTS.publish.encode()
+        frame = b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, len(payload), payload)
+        return self.take(frame * count)
 
     def acks(self) -> bytes:
         """The frames that acknowledge what every member has pending."""
@@ -112,6 +114,8 @@ def _round(members: int, size: int) -> tuple[float, float, float]:
     group.now += _ACK_WAIT_S * SECOND
     resent = _nanoseconds(lambda: group.take(b""))
     frames = group.acks()
+    if not frames:
+        raise RuntimeError("the group has nothing to acknowledge: there is nothing to measure")
     return new, resent, _nanoseconds(lambda: group.take(frames))
 
 

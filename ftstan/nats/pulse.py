@@ -11,12 +11,20 @@ from typing import Final
 
 ASK_AFTER_S: Final = 1.0
 ANSWER_WITHIN_S: Final = 2.0
+PATIENT_S: Final = 10.0
+"""Of a server that nobody would replace, at a NATS server of its own.
+
+That one's death closes the link at once, and one that a signal has stopped is replaced before
+(``nats/embedded.py``). So silence means a crowded machine, on which connecting anew would take as
+long, and would lose what the link holds.
+"""
 
 
 class Pulse:
-    """One link's. ``now``: seconds of ``Clock.mono``."""
+    """One link's. ``now``: seconds of ``Clock.mono``; ``within_s``: how long an answer may take."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, within_s: float = ANSWER_WITHIN_S) -> None:
+        self.within_s = within_s
         self._heard = now
         self._asked: float | None = None
 
@@ -39,4 +47,4 @@ class Pulse:
 
     def is_gone(self, now: float) -> bool:
         """Whether an answer is overdue."""
-        return self._asked is not None and now - self._asked >= ANSWER_WITHIN_S
+        return self._asked is not None and now - self._asked >= self.within_s

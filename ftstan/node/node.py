@@ -50,6 +50,7 @@ from ftstan.nats.direct_road import link_options, open_front, tell_events, why_n
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
+from ftstan.nats.pulse import ANSWER_WITHIN_S, PATIENT_S
 from ftstan.node import duplicate_cluster_check
 from ftstan.node.context import EXIT_FENCED, Context
 from ftstan.node.dataplane import shown
@@ -517,6 +518,7 @@ class Node(Context):
         )
         assert self.link is not None
         suspicion = options.ft.hb_missed_interval / SECOND
+        is_alone = not (options.ft_group or options.clustered)
         serving = Serving(
             store,
             broker,
@@ -524,9 +526,10 @@ class Node(Context):
             self.clock,
             link_name(self.options.cluster_id, "general"),
             suspicion_s=suspicion,
+            answer_within_s=PATIENT_S if is_alone and self.child else ANSWER_WITHIN_S,
         )
         serving.use(options.io_buffer_size, self.plane.awake, collects=self.host.owns_process)
-        if not (options.ft_group or options.clustered) and self.partitioning.partition is None:
+        if is_alone and self.partitioning.partition is None:
             self._refuse_duplicates(subjects.discovery)
         broker.tell_subjects()
         return serving

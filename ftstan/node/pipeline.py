@@ -70,6 +70,8 @@ class Serving:
 
     ``suspicion_s``: a turn that comes so late was preceded by a pause of this process (or of the
     machine).
+
+    ``answer_within_s``: how long the NATS server may take to answer a PING.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Serving:
         name: str,
         *,
         suspicion_s: float,
+        answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
         self.store = store
         self.broker = broker
@@ -137,7 +140,7 @@ class Serving:
         """Those of them that our successor is told of."""
         self._next_connect = 0.0
         self._was_connected = False
-        self._pulse = Pulse(clock.mono())
+        self._pulse = Pulse(clock.mono(), answer_within_s)
         self._full = RateLimit()
         self._awake: Awake | None = None
         self._collecting: Collecting | None = None
@@ -200,7 +203,7 @@ class Serving:
         self._pings = deque([False] * self._pongs_due)
         self._send_window = SendWindow()
         self._pace()
-        self._pulse = Pulse(self._clock.mono())
+        self._pulse = Pulse(self._clock.mono(), self._pulse.within_s)
         self.link.send(self.broker.subscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         if self._was_connected:
             self.reconnects += 1
@@ -351,7 +354,7 @@ class Serving:
             self.link.send(b"PING\r\n", _SEND_DEADLINE_S)
         elif self._pulse.is_gone(now):
             raise ConnectionLostError(
-                f"nats: no answer from {self.link.url_shown} for {ANSWER_WITHIN_S:g} s"
+                f"nats: no answer from {self.link.url_shown} for {self._pulse.within_s:g} s"
             )
 
     def _expect_pong(self) -> None:

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -134,6 +135,28 @@ def test_a_nats_server_that_is_killed_under_load_costs_nothing_that_was_acknowle
         until(partial(is_started, server, n + 2), "the next one")
     assert direct_in(server) > 3000
     judge(server.port, loads)
+
+
+@pytest.mark.parametrize("road", ["true", "false"])
+def test_a_nats_server_that_stands_still_for_a_while_keeps_its_link_and_every_publish(
+    stage: Stage, road: str
+) -> None:
+    server = stage.file_server("server", f"-direct={road}")
+    server.wait_for(READY)
+    _, load = joined(server.port, "c")
+    load.run(200)
+    (nats,) = children(server.pid)
+    os.kill(nats, signal.SIGSTOP)
+    # A link of a group would be given up within 3 s; one that stands still for 5 s is replaced.
+    time.sleep(4)
+    os.kill(nats, signal.SIGCONT)
+    load.run(200)
+    load.settle()
+    assert load.unanswered == 0
+    assert "connection lost" not in server.text()
+    assert is_started(server, 1)
+    assert "reconnected" not in server.text()
+    judge(server.port, {"c": load})
 
 
 def test_strangers_leave_descriptors_for_storage_and_for_the_nats_server(stage: Stage) -> None:

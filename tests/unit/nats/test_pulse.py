@@ -5,7 +5,7 @@ Time that nobody looked does not count.
 
 from __future__ import annotations
 
-from ftstan.nats.pulse import ANSWER_WITHIN_S, ASK_AFTER_S, Pulse
+from ftstan.nats.pulse import ANSWER_WITHIN_S, ASK_AFTER_S, PATIENT_S, Pulse
 
 
 def test_a_link_that_speaks_is_never_asked() -> None:
@@ -41,3 +41,10 @@ def test_after_a_sleep_the_answer_has_its_whole_time_again() -> None:
     quiet = Pulse(0.0)
     quiet.overslept(50.0)
     assert not quiet.is_gone(50.0)
+
+
+def test_who_is_patient_waits_for_longer() -> None:
+    pulse = Pulse(0.0, PATIENT_S)
+    assert pulse.must_ask(1.0)
+    assert not pulse.is_gone(1.0 + PATIENT_S - 0.01)
+    assert pulse.is_gone(1.0 + PATIENT_S)
