@@ -297,9 +297,12 @@ def set_moved(broker: Broker, channel: Channel, mover: bytes | None) -> int:
         # Its last sequence would not be the final one.
         raise StoreError(f'channel "{_show(channel.name)}" is in use', hint="try again")
     broker.store.confirm()
-    channel.store.set_moved(mover)
+    try:
+        channel.store.set_moved(mover)
+    finally:
+        # Also what was refused may be there, and is obeyed.
+        channel.mover = channel.store.mover
     broker.store.confirm()
-    channel.mover = mover
     if mover is None:
         log.info(f'Channel "{_show(channel.name)}" takes publishes again', channel=channel.name)
         broker.inactivity.check(channel)

@@ -72,6 +72,9 @@ _TYPES = {
     "seeds": bool,
 }
 
+#: Nobody of ours has others in them.
+_NAMES = ("node", "incarnation", "life", "to")
+
 
 def decode_report(data: bytes) -> Report | None:
     """What a node said; ``None`` if it is no report."""
@@ -83,6 +86,8 @@ def decode_report(data: bytes) -> Report | None:
         return None
     fields = {name: said[name] for name in _TYPES if name in said}
     if any(type(value) is not _TYPES[name] for name, value in fields.items()):
+        return None
+    if not all(fields.get(name, "").isprintable() for name in _NAMES):
         return None
     try:
         return Report(**fields)

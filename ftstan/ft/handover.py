@@ -184,7 +184,7 @@ def _message(fields: dict[str, Any]) -> Message | None:
     epoch = _number(fields["epoch"], _MAX_EPOCH)
     store_id = bytes.fromhex(fields["store"])
     search = _number(fields.get("search", 1), _MAX_EPOCH)
-    if len(store_id) != STORE_ID_SIZE or not server_id:
+    if len(store_id) != STORE_ID_SIZE or not server_id or not server_id.isprintable():
         return None
     match fields["type"]:
         case "leaving":

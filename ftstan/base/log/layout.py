@@ -30,6 +30,9 @@ _LONGEST_LINE = 8192
 _LONG = re.compile(rf"\S{{{_LONGEST_WORD // 4},}}")
 _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), 127) if n != ord("\t")} | {10: "\\n", 13: "\\r"}
 
+#: Halves of characters, but for those that stand for bytes which are no UTF-8.
+_HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -60,6 +63,8 @@ class Layout:
         Or one JSON object.
         """
         text = redact(text)
+        if not text.isprintable():
+            text = _writable(text)
         if level not in HURRIED:
             text = _cut(text)
             fields = {
@@ -120,5 +125,11 @@ def _readable(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        data = _writable(value).encode("utf-8", "surrogateescape")
+        return data.decode("utf-8", "backslashreplace")
     return value
+
+
+def _writable(text: str) -> str:
+    """JSON of others may name halves of characters, which no file takes."""
+    return _HALVES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

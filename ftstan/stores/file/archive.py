@@ -195,7 +195,12 @@ class _Runner:
                 if job is None:
                     stopping = True
                 elif (started := self._spawn(job)) is not None:
-                    fd = os.pidfd_open(started[0].pid)
+                    try:
+                        fd = os.pidfd_open(started[0].pid)
+                    except OSError:
+                        # Descriptors are short: it has the thread to itself until it has ended.
+                        self._ended(job, *started)
+                        continue
                     running[fd] = (job, *started)
                     poll.register(fd, select.POLLIN)
 
@@ -225,7 +230,11 @@ class _Runner:
 
     def _popen(self, job: Job, guard: int) -> tuple[subprocess.Popen[bytes], IO[bytes]] | None:
         # A file and not a pipe: nobody has to read it for the script to go on.
-        output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the script has ended
+        try:
+            output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the script has ended
+        except OSError as error:
+            self._failed(job, f"no file for its output: {error.strerror or error}", "")
+            return None
         try:
             process = subprocess.Popen(
                 [self._script, job.channel, job.dat, job.idx],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -153,6 +154,15 @@ def test_text_that_is_not_utf8_is_written_as_it_came(path: Path) -> None:
     log.configure(file=str(path), logtime=False)
     log.stream.info(b"caf\xe9".decode("utf-8", "surrogateescape"))
     assert path.read_bytes().endswith(b"STREAM: caf\xe9\n")
+
+
+def test_half_a_character_is_written_by_its_number(path: Path) -> None:
+    log.configure(file=str(path), logtime=False)
+    log.stream.info(json.loads(r'"node \ud800 leads"'))
+    log.stream.info("next")
+    assert log.flush(60)
+    assert path.read_text().splitlines()[0].endswith(r"STREAM: node \ud800 leads")
+    assert path.read_text().splitlines()[1].endswith("STREAM: next")
 
 
 def test_lines_of_many_threads_do_not_mix(path: Path) -> None:

@@ -88,10 +88,13 @@ def test_whatever_a_text_holds_it_is_one_line_that_can_be_parsed(path: Path) -> 
         b"caf\xe9".decode("utf-8", "surrogateescape"),
         "\x00\x1b[31m",
         "ü \u2028",
+        "half a \ud800 character",
     ]
     for text in texts:
-        log.stream.info(text)
-    assert [line["message"] for line in lines(path)] == [*texts[:2], "caf\\xe9", *texts[3:]]
+        log.stream.info(text, name=text)
+    written = [*texts[:2], "caf\\xe9", *texts[3:5], r"half a \ud800 character"]
+    assert [line["message"] for line in lines(path)] == written
+    assert [line["name"] for line in lines(path)] == written
 
 
 def test_without_logtime_there_is_no_time(path: Path) -> None:

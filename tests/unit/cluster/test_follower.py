@@ -735,3 +735,10 @@ def test_nodes_whose_copy_breaks_off_are_asked_in_turn(
     node.js.reports = [said(report(name, first.log.at, 0, leads=name == "a")) for name in "abd"]
     node.run(5.0)
     assert chosen[:6] == ["b", "d", "a", "b", "d", "a"]
+
+
+def test_a_report_of_somebody_with_half_a_character_for_a_name_is_none() -> None:
+    said = Report("n1", "aa", 1, 2, 3, leads=True)
+    assert decode_report(said.encode()) == said
+    assert decode_report(replace(said, node="\ud800").encode()) is None
+    assert decode_report(replace(said, life="a\nb").encode()) is None

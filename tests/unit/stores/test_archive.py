@@ -154,6 +154,41 @@ def test_a_script_that_is_missing_or_may_not_be_run_is_reported(
         )
 
 
+def test_a_script_without_a_temporary_file_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def none() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    n = node(tmp_path, script(tmp_path, "rm $2 $3"))
+    n.put(b"a", b"b", b"c", b"d")
+    with monkeypatch.context() as patch:
+        patch.setattr("ftstan.stores.file.archive.tempfile.TemporaryFile", none)
+        n.tick()
+        until(lambda: running(n) == 0)
+    n.store.close()
+    assert "no file for its output: Too many open files" in capfd.readouterr().err
+    n = n.successor()
+    n.tick()
+    n.store.close()
+    assert names(tmp_path) == ["msgs.2.dat", "msgs.2.idx"]
+
+
+def test_a_script_whose_end_cannot_be_watched_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    n = node(tmp_path, script(tmp_path, "rm $2 $3"))
+    monkeypatch.setattr("ftstan.stores.file.archive.os.pidfd_open", none)
+    n.put(b"a", b"b", b"c", b"d")
+    n.tick()
+    until(lambda: running(n) == 0)
+    n.store.close()
+    assert names(tmp_path) == ["msgs.2.dat", "msgs.2.idx"]
+
+
 def test_a_failed_script_is_tried_again_later_and_then_rests(tmp_path: Path) -> None:
     program = script(
         tmp_path, f'echo x >> {tmp_path}/runs; test "$(wc -l < {tmp_path}/runs)" -ge 2'

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ftstan.base.errors import FencedError, RefusedError
+from ftstan.base.errors import FencedError, RefusedError, StoreError
 from ftstan.cli.ctl import main
 from ftstan.stores.file.env import TEMPORARY
 from ftstan.stores.file.log.moved_mark import NOBODY, decode
@@ -19,7 +21,10 @@ from tests.sim.disk import SimDisk
 from tests.unit.stores.test_purging import killed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from ftstan.base.disk import Disk
 
 
 def mark(body: bytes, magic: bytes = b"FTSTMOV1") -> bytes:
@@ -90,6 +95,19 @@ def test_an_owner_that_was_fenced_marks_nothing() -> None:
     assert node.successor().channel().mover is None
 
 
+@pytest.mark.parametrize("call", range(12))
+def test_a_mark_that_storage_refuses_counts_at_once_if_it_counts_at_the_next_start(
+    call: int,
+) -> None:
+    node = opened()
+    assert isinstance(node.disk, SimDisk)
+    node.disk.fail_at(node.disk.calls + call, errno.EIO)
+    try:
+        node.channel().set_moved(b"bridge")
+    except StoreError:
+        assert node.channel().mover == node.successor().channel().mover
+
+
 def test_in_a_mixed_group_and_without_a_directory_no_channel_is_marked() -> None:
     node = opened()
     node.owner.mixed = True
@@ -108,6 +126,63 @@ def test_what_a_former_owner_had_not_made_visible_goes() -> None:
     node.disk.close(node.disk.open(dirfd, left, os.O_RDWR | os.O_CREAT))
     assert node.successor().channel().mover is None
     assert left not in {name for name, _ in node.disk.listdir(dirfd)}
+
+
+class Interrupted:
+    """A disk on which ``work`` is done right before call number ``at`` from now on."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self.at = -1
+        self.work: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        called = getattr(self._disk, name)
+        if self.at >= 0 and callable(called):
+            self.at -= 1
+            if self.at < 0:
+                self.work()
+        return called
+
+
+@pytest.mark.parametrize("before", [(), (b"a",), (b"a", b"b")], ids=len)
+def test_no_former_owner_writes_behind_the_last_sequence_of_a_channel_that_has_moved(
+    before: tuple[bytes, ...],
+) -> None:
+    for at in range(200):
+        disk = SimDisk()
+        disk.make_dirs("/store")
+        interrupted = Interrupted(disk)
+        former = FileNode(cast("Disk", interrupted))
+        former.put(b"c", channel=b"other")
+        former.channel().keep()
+        former.store.commit()
+        if before:
+            former.put(*before)
+        told: list[int] = []
+        successors: list[FileNode] = []
+
+        def take_over(
+            former: FileNode = former,
+            disk: SimDisk = disk,
+            told: list[int] = told,
+            successors: list[FileNode] = successors,
+        ) -> None:
+            successor = former.successor(disk.sibling())
+            former.owner.fenced = True
+            successor.channel().set_moved(b"bridge")
+            told.append(successor.channel().last)
+            successors.append(successor)
+
+        interrupted.work = take_over
+        interrupted.at = at
+        with contextlib.suppress(FencedError):
+            former.put(b"late")
+        if not told:
+            break
+        (successor,) = successors
+        assert [successor.successor().channel().last] == told, at
+    assert at > 1
 
 
 def test_a_deleted_channel_takes_its_mark_along() -> None:
