@@ -316,9 +316,24 @@ def _mixed(arguments: argparse.Namespace) -> int:
         from ftstan.cli.store_owner import owning  # noqa: PLC0415
         from ftstan.ft.epoch_records import Cause  # noqa: PLC0415
 
+        if arguments.word == "on":
+            _refuse_moved(arguments.dir)
         # Nobody to be asked: the lock says whether somebody serves all the same.
         with owning(arguments.dir, cause=Cause.MIXED_SWITCHED, ft_mixed=on) as (owner, _):
             return _say_mixed(arguments, on=on, epoch=owner.activation.epoch)
+
+
+def _refuse_moved(directory: str) -> None:
+    """Raise ``RefusedError`` if a channel of the datastore has moved, ``StoreError``."""
+    from ftstan.base.disk import LocalDisk  # noqa: PLC0415
+    from ftstan.stores.file.log.moved_mark import MIXED, MIXED_HINT, moved_in  # noqa: PLC0415
+
+    try:
+        moved = moved_in(LocalDisk(), directory)
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be read: {error.strerror or error}") from error
+    if moved:
+        raise RefusedError(MIXED.format(name=moved[0]), hint=MIXED_HINT)
 
 
 def _say_mixed(arguments: argparse.Namespace, *, on: bool, epoch: int, served: bool = False) -> int:

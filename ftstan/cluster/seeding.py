@@ -153,6 +153,7 @@ def _opened(owner: StoreOwner, clock: Clock, *, replayed: bool = False) -> FileS
         *(LocalDisk(), owner.root, owner, clock),
         FileStoreOptions(replayed=replayed, rolls_back=False),
         limits=UNLIMITED,
+        asking=owner.asking if owner.is_network else None,
     )
 
 

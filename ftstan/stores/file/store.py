@@ -22,7 +22,7 @@ from ftstan.stores.file.channel_tails import Ends
 from ftstan.stores.file.clean_shutdown import Leaving
 from ftstan.stores.file.dirty_channels import Register, Unsynced
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
-from ftstan.stores.file.log import exact, records
+from ftstan.stores.file.log import exact, moved_mark, records
 from ftstan.stores.file.log.slices import show, store_error
 from ftstan.stores.file.original_compat import OriginalCompat
 from ftstan.stores.file.recovery import opening, quarantine
@@ -171,6 +171,7 @@ class FileStore:
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
             self._recover_channels(any_clients=bool(clients_before.clients))
+            self._refuse_moved()
             # Both behind the channels. A former owner that is still writing puts the end of a
             # client here first, then the ends of its subscriptions; and a publish there first, then
             # into a log.
@@ -226,6 +227,16 @@ class FileStore:
             self._progress(done, len(channels))
             self._adopt(channel, reading)
         self._progress(len(channels), len(channels))
+
+    def _refuse_moved(self) -> None:
+        """Raise ``RecoveryError`` if the group became mixed although a channel has moved."""
+        moved = next((c for c in self._channels.values() if c.mover), None)
+        if self._env.owner.mixed and moved is not None:
+            raise RecoveryError(
+                moved_mark.MIXED.format(name=show(moved.name)),
+                hint="stop the members and run ftstanctl ft mixed off --dir DIRECTORY; then "
+                "ftstanctl channel moved CHANNEL off, if it is to be a mixed group",
+            )
 
     def _adopt(self, channel: FileChannel, reading: Reading | None) -> None:
         """Take a channel that was read into the store, unless its directory holds none.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ftstan.base.errors import FencedError, RefusedError, StoreError
+from ftstan.base.errors import FencedError, RecoveryError, RefusedError, StoreError
 from ftstan.cli.ctl import main
 from ftstan.stores.file.env import TEMPORARY
 from ftstan.stores.file.log.moved_mark import NOBODY, decode
 from tests.datastores import serving
-from tests.filenode import FileNode
+from tests.filenode import FileNode, Owner
 from tests.sim.disk import SimDisk
 from tests.unit.stores.test_purging import killed
 
@@ -117,6 +117,43 @@ def test_in_a_mixed_group_and_without_a_directory_no_channel_is_marked() -> None
     node.owner.mixed = False
     with pytest.raises(RefusedError, match="holds nothing yet"):
         node.channel(b"new").set_moved(b"bridge")
+
+
+def test_a_datastore_that_became_mixed_all_the_same_is_not_served() -> None:
+    node = opened()
+    node.channel().set_moved(b"bridge")
+    node.store.close()
+    owner = Owner(node.owner.epoch + 1, node.owner.ours_from)
+    owner.mixed = True
+    assert isinstance(node.disk, SimDisk)
+    with pytest.raises(RecoveryError, match='channel "foo" has moved: an original server'):
+        FileNode(node.disk.sibling(), node.path, owner, node.options, node.limits, node.clock)
+    owner.mixed = False
+    assert node.successor().channel().mover == b"bridge"
+
+
+def test_the_operators_word_does_not_make_a_datastore_mixed_in_which_a_channel_has_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path / "store") as node:
+        node.publish(b"foo", b"a")
+        node.channel(b"foo").set_moved(b"bridge")
+        node.stop()
+    words = [
+        "ft",
+        "mixed",
+        "on",
+        "--dir",
+        str(tmp_path / "store"),
+        "--server",
+        "nats://127.0.0.1:9",
+    ]
+    assert main([*words, "--group", "g"]) != 0
+    assert 'channel "foo" has moved: an original server' in capsys.readouterr().err
+    with serving(tmp_path / "store") as node:
+        node.channel(b"foo").set_moved(None)
+        node.stop()
+    assert main([*words, "--group", "g"]) == 0
 
 
 def test_what_a_former_owner_had_not_made_visible_goes() -> None:

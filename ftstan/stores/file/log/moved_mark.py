@@ -37,6 +37,9 @@ _LARGEST = 4096
 #: Nobody may publish.
 NOBODY = b""
 
+MIXED = 'channel "{name}" has moved: an original server would serve it all the same'
+MIXED_HINT = "first: ftstanctl channel moved CHANNEL off, or leave the group as it is"
+
 
 def write(env: FileEnv, dirfd: int, mover: bytes | None) -> None:
     """Put the mark in the place of a former one, durable on return.
@@ -81,3 +84,25 @@ def decode(data: bytes) -> tuple[bytes | None, str]:
         )
     _, has_moved = _BODY.unpack_from(body)
     return (body[_BODY.size :] if has_moved else None), ""
+
+
+def moved_in(disk: Disk, directory: str) -> list[str]:
+    """The channels of a datastore that nobody serves which have moved, by name.
+
+    ``OSError`` passes through.
+    """
+    root = disk.open_dir(directory)
+    moved = []
+    try:
+        for name, is_dir in sorted(disk.listdir(root)):
+            if is_dir:
+                dirfd = disk.open_dir_at(root, name)
+                try:
+                    mover, _ = read(disk, dirfd)
+                finally:
+                    disk.close(dirfd)
+                if mover is not None:
+                    moved.append(name)
+    finally:
+        disk.close(root)
+    return moved
