@@ -18,9 +18,16 @@ from benchmarks.rows import FILE, MEMORY, servers
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _HERE = Path(__file__).resolve().parent.parent
+
+_COMPARED: Sequence[Callable[[Figures], float]] = (
+    lambda one: one.per_second,
+    lambda one: one.server_cpu,
+    lambda one: one.server_cpu + one.nats_cpu,
+    lambda one: one.typical_delay,
+)
 
 
 @contextlib.contextmanager
@@ -61,12 +68,7 @@ def run(revision: str, patterns: Sequence[Pattern], options: argparse.Namespace)
 
 
 def _ratios(pairs: Sequence[tuple[Figures, Figures]]) -> Iterator[str]:
-    for figure in (
-        lambda one: one.per_second,
-        lambda one: one.server_cpu,
-        lambda one: one.server_cpu + one.nats_cpu,
-        lambda one: one.typical_delay,
-    ):
+    for figure in _COMPARED:
         ratios = [figure(a) / figure(b) for a, b in pairs if figure(b)]
         text = (
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
