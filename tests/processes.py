@@ -9,6 +9,7 @@ asserts how long something took.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http
 import json
 import os
@@ -23,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ftstan.drill import ports, processes
 from ftstan.drill.processes import PATIENCE_S, alive, children, fetch, nats_words, until
+from tests.forkserver import ForkServer
 from tests.uncoded import uncoded
 
 if TYPE_CHECKING:
@@ -136,8 +138,21 @@ class Child(processes.Child):
             wait_until_gone(pid)
 
 
+_COMMAND = [sys.executable, "-m", "ftstan.cli.server"]
+
+
+@functools.cache
+def _forks() -> ForkServer:
+    """What servers of this worker are forked from."""
+    return ForkServer(os.environ | NO_AUTHORITIES, ROOT)
+
+
 class Server(Child):
-    """An ftstan process. ``port``: where clients connect; ``store``: its datastore."""
+    """An ftstan process. ``port``: where clients connect; ``store``: its datastore.
+
+    It is forked from one that has loaded the program, if it has the environment of all tests,
+    nothing stands before its command, and it need not be ``executed``.
+    """
 
     def __init__(
         self,
@@ -148,13 +163,28 @@ class Server(Child):
         monitor: int,
         store: Path,
         environment: Mapping[str, str] | None = None,
+        executed: bool = False,
     ) -> None:
+        self._is_executed = executed
         super().__init__(words, log, environment)
         self.port = port
         self.store = store
         self.monitor = monitor
         self.token = ""
         """What its pages ask for, if they do."""
+
+    def _begin(
+        self,
+        environment: Mapping[str, str] | None,
+        directory: str | Path | None,
+        *,
+        piped: bool,
+        session: bool,
+    ) -> processes.Process:
+        common = os.environ | NO_AUTHORITIES
+        if self._is_executed or self.words[:3] != _COMMAND or environment != common:
+            return super()._begin(environment, directory, piped=piped, session=session)
+        return _forks().start(self.words[3:], self.log, common, ROOT)
 
     @property
     def url(self) -> str:
@@ -237,20 +267,25 @@ class Stage:
         monitor: int = 0,
         cluster: str = CLUSTER,
         wrap: Sequence[str] = (),
+        executed: bool = False,
     ) -> Server:
         """Start ftstan with ``words`` behind the usual ones.
 
-        ``wrap`` stands before the whole command.
+        ``wrap`` stands before the whole command. ``executed``: ``/proc`` shows it.
 
         It has an embedded nats-server unless the words bring ``-ns``. Does not wait for anything.
         """
         free = free_ports(2)
         port = port or free[0]
         monitor = monitor or free[1]
-        command = [*wrap, sys.executable, "-m", "ftstan.cli.server", "-cid", cluster]
+        command = [*wrap, *_COMMAND, "-cid", cluster]
         command += ["-a", HOST, "-p", str(port), "-m", str(monitor), *words]
         server = Server(
-            command, self.directory / f"{name}.log", port=port, monitor=monitor, store=self.store
+            *(command, self.directory / f"{name}.log"),
+            port=port,
+            monitor=monitor,
+            store=self.store,
+            executed=executed,
         )
         self.adopt(server)
         return server

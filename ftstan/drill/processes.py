@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from ftstan.drill.errors import DrillError
 from ftstan.drill.ports import LOOPBACK
@@ -80,6 +80,24 @@ def children(pid: int) -> list[int]:
     return [child for child in found if alive(child)]
 
 
+class Process(Protocol):
+    """What a ``Child`` needs of ``subprocess.Popen``."""
+
+    pid: int
+    returncode: int | None
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; ``None`` while it runs."""
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end, seconds. Raises ``subprocess.TimeoutExpired``."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if it still runs."""
+
+
 class Child:
     """A process in a group of its own: Ctrl-C at a terminal does not reach it.
 
@@ -100,8 +118,19 @@ class Child:
         self.words = list(words)
         self.log = Path(log)
         self._seen = self.log.stat().st_size if self.log.exists() else 0
+        self._process = self._begin(environment, directory, piped=piped, session=session)
+
+    def _begin(
+        self,
+        environment: Mapping[str, str] | None,
+        directory: str | Path | None,
+        *,
+        piped: bool,
+        session: bool,
+    ) -> Process:
+        """Start it, with the arguments of the constructor."""
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self.words,
                 cwd=directory,
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,

@@ -69,7 +69,7 @@ def member(
     listen = f'listen: "{HOST}:{own}", routes: ["nats://{HOST}:{other}"]'
     login = f"streaming {{ user: stan, password: {STAN}, ft_group: {GROUP} }}"
     file.write_text(f"{USERS}\ncluster {{ {listen}\n {cluster} }}\n{login}\n")
-    return stage.file_server(name, "-c", str(file), *words)
+    return stage.file_server(name, "-c", str(file), *words, executed=True)
 
 
 def stranger(stage: Stage, name: str, url: str, more: str = "") -> Nats:
