@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ftstan.ft.epoch import Activation
+    from ftstan.ft.handover import PublishKey
     from ftstan.node.context import Context
 
 #: How long a successor waits for the whole ``Took`` after it said ``Subscribed``.
@@ -166,7 +167,7 @@ class Handover:
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
-                keys_taken: list[bytes] = await asyncio.wrap_future(left)
+                keys_taken: list[PublishKey] = await asyncio.wrap_future(left)
                 parts = split_keys(_nameable(keys_taken), part_bytes(self._max_payload()))
                 for i, keys in enumerate(parts):
                     took = Took(
@@ -483,13 +484,13 @@ def _is_later(asked: Leaving, named: Leaving | Took) -> bool:
     )
 
 
-def _nameable(keys: list[bytes]) -> list[bytes]:
-    """Raise ``NatsError`` for a publish whose guid no message can name.
+def _nameable(keys: list[PublishKey]) -> list[PublishKey]:
+    """Raise ``NatsError`` for a publish that no message can name.
 
     No client library makes such ones.
     """
-    if any(len(key) > LONGEST_KEY for key in keys):
-        raise NatsError("a publish had a guid that is too long to be named")
+    if any(len(part) > LONGEST_KEY for key in keys for part in key):
+        raise NatsError("a publish had a name that is too long to be told")
     return keys
 
 
