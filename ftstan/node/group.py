@@ -681,13 +681,9 @@ class FtGroup:
         self.note_epoch()
         return await self._handover.find_any(self._activation)
 
-    async def hand_over(self) -> bool:
-        """Answer what NATS still has for us and name it.
-
-        Returns whether one of our own goes on from there at once.
-        """
-        # An original server that may follow needs the files of a clean stop.
-        return await self._handover.leave() and not self.mixed
+    async def hand_over(self) -> None:
+        """Answer what NATS still has for us and name it."""
+        await self._handover.leave()
 
     # ---- stopping
     # ----------------------------------------------------------------------------------------------

@@ -155,19 +155,21 @@ class Handover:
             return bool(await self.find(activation, "", _STOP_FIND_S))
         return False
 
-    async def leave(self) -> bool:
-        """Stop listening and name what was answered; returns whether the successor knows all of it.
+    async def leave(self) -> None:
+        """Stop listening and name what was answered to the successor.
 
         What goes wrong here costs publishers an ack, nothing else.
         """
         serving = self._node.plane.serving
         asking = self._asking
         if serving is None or asking is None or not self.successor:
-            return False
+            return
+        waits_for = "what had come was not stored and answered"
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
                 keys_taken: list[PublishKey] = await asyncio.wrap_future(left)
+                waits_for = "NATS did not take the list of what was answered"
                 parts = split_keys(_nameable(keys_taken), part_bytes(self._max_payload()))
                 for i, keys in enumerate(parts):
                     took = Took(
@@ -182,12 +184,14 @@ class Handover:
                     )
                     await self._send(encode(took))
         except (NatsError, TimeoutError) as error:
-            why = error.text if isinstance(error, NatsError) else "NATS did not answer in time"
+            why = (
+                error.text
+                if isinstance(error, NatsError)
+                else f"{waits_for} within {_LEAVE_WITHIN_S:g} s"
+            )
             log.stream.warning(
                 f"ft: the hand-over is not seamless, publishers have to repeat: {why}"
             )
-            return False
-        return True
 
     # ---- the successor
     # -------------------------------------------------------------------------------------------
