@@ -631,6 +631,11 @@ class FtGroup:
             return None
         return self._handover.asked_ago(self._activation.predecessor[0])
 
+    @property
+    def leaves(self) -> bool:
+        """Whether this owner looks for a successor, or has one."""
+        return self._handover.leaves
+
     def plan_switchover(self, to: str, at_ns: int) -> None:
         """Hand over to ``to`` at ``at_ns`` (Unix nanoseconds); 0 or less: not any more.
 

@@ -149,6 +149,11 @@ class Handover:
                 await self._node.call(lambda: serving.note_taken(on=False))
         return self.successor
 
+    @property
+    def leaves(self) -> bool:
+        """Whether this owner looks for a successor, or has one, which knows it by its epoch."""
+        return self._found is not None or bool(self.successor)
+
     async def find_any(self, activation: Activation) -> bool:
         """Before a stop: let any standby follow; returns whether there is one."""
         with contextlib.suppress(NatsError):

@@ -316,7 +316,7 @@ class Serving:
                     self._commit_and_send()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
-                elif self.ready and (not self.broker.goes_on or now >= self._leave_by):
+                elif self._pongs_due <= 0 and (not self.broker.goes_on or now >= self._leave_by):
                     self._left()
                 if not applied:
                     self._check_liveness(now, slept=now - before > 2 * _TICK_S)
@@ -449,7 +449,8 @@ class Serving:
                     self._send_window.answered(self._clock.mono())
                     continue
                 self._pongs_due -= 1
-                self.ready = self._pongs_due <= 0
+                # Who leaves takes no orders any more: its clients are its successor's.
+                self.ready = self._pongs_due <= 0 and not self._has_left
                 self.served = self.served or self.ready
                 if self.ready:
                     self._is_kept = False

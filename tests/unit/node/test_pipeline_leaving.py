@@ -22,6 +22,23 @@ def test_what_was_answered_is_named_when_nats_has_given_everything() -> None:
     assert left.result(0) == [(b"conn\0guid", b"orders")]
 
 
+def test_who_leaves_takes_no_orders_of_operators_from_then_on() -> None:
+    node, server = serving()
+    server.open_link()
+    node.link_events.append((_PONG, b""))
+    server.turn(readable=True)
+    took = [server.ready]
+    left = server.leave()
+    took.append(server.ready)
+    for goes_on in (True, False):
+        node.goes_on = goes_on
+        node.link_events.append((_PONG, b""))
+        server.turn(readable=True)
+        took.append(server.ready)
+        assert left.done() is not goes_on
+    assert took == [True, False, False, False]
+
+
 def test_who_leaves_keeps_nothing_back_for_clients_that_are_late() -> None:
     node, server = serving()
     server.leave()
