@@ -107,6 +107,11 @@ class Publisher:
         """Channels and guids of the named ones of them."""
         self._count = 0
         self._session: Session | None = None
+        self._resuming = asyncio.Lock()
+        self._resumed: tuple[Session, int] | None = None
+        """The session, and which of its times of service, for which all that had waited was sent:
+        only then is anything sent past it.
+        """
         self._some = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -134,10 +139,6 @@ class Publisher:
         ``name``: the guid, without its prefix; empty for one of its own.
         """
         number = self._count = self._count + 1
-        if number % YIELD_EVERY == 0:
-            # While there is room nothing below waits: without a pause a loop of publishes would
-            # starve heartbeats.
-            await asyncio.sleep(0)
         await self._room.take(len(data))
         guid = GUID_PREFIX + (name or self._link.unique())
         if name:
@@ -161,20 +162,42 @@ class Publisher:
         self._idle.clear()
         self._some.set()
         try:
-            await self._send(entry)
+            if self._sends_at_once:
+                await self._send(entry)
+            else:
+                # Its caller is told now, and not when it is sent.
+                self._link.check_size(self._message(entry, self._link.unique().encode()))
         except BaseException:
             self._forget(entry)
             raise
+        if number % YIELD_EVERY == 0:
+            # While there is room nothing above waits: without a pause a loop of publishes would
+            # starve heartbeats. Behind it all, for a later one must not be sent meanwhile.
+            try:
+                await asyncio.sleep(0)
+            except BaseException:
+                entry.answer.cancel()
+                raise
         return entry.answer
 
     async def resume(self, session: Session) -> None:
-        """Somebody serves (again), ``session`` is ours: send what has waited for it, in its
-        order.
+        """Somebody serves (again), ``session`` is ours: send what has waited for it, in its order,
+        and what is published meanwhile behind it.
         """
         self._session = session
-        for entry in list(self._waiting.values()):
-            if entry.known_by in self._waiting and (not entry.sent or self._may_repeat(entry)):
-                await self._send_or_end(entry)
+        async with self._resuming:
+            resumed = session, session.services
+            looked_at: set[str] = set()
+            while more := [
+                entry for entry in self._waiting.values() if entry.known_by not in looked_at
+            ]:
+                for entry in more:
+                    looked_at.add(entry.known_by)
+                    if entry.known_by in self._waiting and (
+                        not entry.sent or self._may_repeat(entry)
+                    ):
+                        await self._send_or_end(entry)
+            self._resumed = resumed
 
     def pause(self) -> None:
         """The session has ended; nothing is sent until the next one stands."""
@@ -231,6 +254,14 @@ class Publisher:
         """Why no ack of it can reach us; empty if one can."""
         return self._deaf.get(self._own_acks if entry.own else self._acks, "")
 
+    @property
+    def _sends_at_once(self) -> bool:
+        """Whether somebody serves, and nothing waits to be sent before what is published now."""
+        session = self._session
+        return (
+            session is not None and session.served and self._resumed == (session, session.services)
+        )
+
     def _may_repeat(self, entry: _Publish) -> bool:
         return self._options.republish and not entry.answer.done()
 
@@ -244,11 +275,9 @@ class Publisher:
             self._end(entry, _sent_and_unknown(entry, error) if entry.sent else error)
 
     async def _send(self, entry: _Publish) -> None:
-        """Send one if somebody serves. Raises ``InvalidArgumentError`` (too large) in any case."""
+        """Send one if somebody serves. Raises ``InvalidArgumentError`` (too large)."""
         session = self._session
         if session is None or not session.served:
-            # Its caller is told now, and not when somebody serves.
-            self._link.check_size(self._message(entry, self._link.unique().encode()))
             return
         conn_id = session.conn_id if session.subjects.protocol >= 1 else b""
         message = self._message(entry, conn_id)
@@ -393,13 +422,14 @@ class _Room:
         self._count = count
         self._size = self._all = size
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waking = 0
+        """How many have got room and do not know it yet: nobody takes any before they go on."""
         self._closed: ClientError | None = None
 
     async def take(self, size: int) -> None:
         """Wait for room for one message. Raises what ``close`` was given."""
-        if self._closed is not None:
-            raise ConnectionClosedError(self._closed.text, hint=self._closed.hint)
-        if not self._waiting and self._fits(size):
+        self._check_open()
+        if not self._waiting and not self._waking and self._fits(size):
             self._count = self._count - 1
             self._size = self._size - size
             return
@@ -408,14 +438,20 @@ class _Room:
         self._waiting.append(item)
         try:
             await future
+            # It may have been closed since there was room.
+            self._check_open()
         except BaseException:
             if item in self._waiting:
                 self._waiting.remove(item)
                 # Whoever stood behind a message that did not fit may fit now.
                 self._serve()
             elif not future.cancelled() and future.exception() is None:
+                self._waking -= 1
                 self.give(size)
             raise
+        self._waking -= 1
+        # Whoever came meanwhile was not looked at.
+        self._serve()
 
     def give(self, size: int) -> None:
         """A message was answered."""
@@ -431,6 +467,10 @@ class _Room:
             if not future.done():
                 future.set_exception(ConnectionClosedError(reason.text, hint=reason.hint))
 
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise ConnectionClosedError(self._closed.text, hint=self._closed.hint)
+
     def _fits(self, size: int) -> bool:
         # One message alone always fits, however large.
         return self._count > 0 and (self._size >= size or self._size == self._all)
@@ -443,5 +483,6 @@ class _Room:
                     return
                 self._count = self._count - 1
                 self._size = self._size - size
+                self._waking += 1
                 future.set_result(None)
             self._waiting.popleft()

@@ -14,6 +14,7 @@ from ftstan.client import (
     PublishTimeoutError,
     PublishUnknownError,
 )
+from ftstan.client.session import Session
 from ftstan.wire import messages
 from tests.client.fake import FakeStan, on_a_loop, stan, until
 from tests.processes import CLUSTER
@@ -258,6 +259,63 @@ async def test_what_is_published_while_nobody_listens_is_sent_when_somebody_does
     server.start()
     await asyncio.gather(*publishes)
     assert [publish.data for publish in server.of("publish")] == [b"%d" % i for i in range(5)]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_what_is_published_as_service_comes_back_is_sent_behind_what_has_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await stan()
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=1)
+    server.stop()
+    await until(lambda: not client.connected, "a ping that nobody hears")
+    answers = [await client.publish_async("orders", b"%d" % i) for i in range(5)]
+    late: list[asyncio.Task[asyncio.Future[str]]] = []
+    serve = Session._serve
+
+    def served(session: Session) -> None:
+        if not session.served:
+            # It has its turn before what has waited.
+            late.append(asyncio.create_task(client.publish_async("orders", b"5")))
+        serve(session)
+
+    monkeypatch.setattr(Session, "_serve", served)
+    server.start()
+    await asyncio.gather(*answers)
+    await (await late[0])
+    assert [publish.data for publish in server.of("publish")] == [b"%d" % i for i in range(6)]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_an_ack_that_makes_room_as_the_connection_ends_lets_nobody_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=1)
+    first = await client.publish_async("orders", b"0")
+    second = asyncio.create_task(client.publish("orders", b"1"))
+    await until(lambda: server.of("publish"), "the publish")
+    room = client._publisher._room
+    give = room.give
+
+    def given(size: int) -> None:
+        # The end comes before whoever has got the room goes on.
+        monkeypatch.setattr(room, "give", give)
+        give(size)
+        client._publisher.stop(ConnectionClosedError("closed"))
+
+    monkeypatch.setattr(room, "give", given)
+    _acknowledge(server, 0)
+    await first
+    with pytest.raises(ConnectionClosedError):
+        await second
+    await client.flush()
+    assert client.in_flight == 0
     await client.close()
     await server.nats.close()
 
