@@ -425,9 +425,7 @@ async def test_one_that_is_closed_before_the_next_session_has_its_answer_leaves_
 
 
 @on_a_loop
-async def test_a_durable_that_is_given_up_while_its_session_is_made_again_is_forgotten_in_that_one() -> (
-    None
-):
+async def test_a_durable_that_is_given_up_between_two_sessions_is_forgotten_in_the_next() -> None:
     server = await owner()
     client = await connected(server, ping_interval=1)
     subscription = await client.subscribe("foo", durable="audit")
@@ -450,9 +448,7 @@ async def test_a_durable_that_is_given_up_while_its_session_is_made_again_is_for
 
 
 @on_a_loop
-async def test_a_durable_that_is_given_up_and_whose_session_does_not_come_back_is_not_forgotten() -> (
-    None
-):
+async def test_a_durable_that_is_given_up_behind_its_last_session_is_said_to_stay() -> None:
     server = await owner()
     client = await connected(server, ping_interval=1)
     subscription = await client.subscribe("foo", durable="audit")
