@@ -489,7 +489,8 @@ class Connection:
     async def _go_on(self, session: Session) -> None:
         for subscription in list(self._subscriptions):
             await subscription.send_owed_acks()
-        await self._publisher.resume(session)
+        if not session.lost.done():
+            await self._publisher.resume(session)
 
     # Ends and errors
 
