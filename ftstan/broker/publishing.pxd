@@ -51,7 +51,7 @@ cdef class Core(Delivery):
     cdef bint is_known(self, PubMsg* m, Channel channel, Span reply) except -1
     cdef bint hands_over(self) noexcept
     cdef bytes sender(self, PubMsg* m)
-    cdef bint is_answered(self, bytes key) except -1
+    cdef bint is_answered(self, bytes key, bytes channel) except -1
     cdef int acknowledge(self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends) except -1
     cdef int touch(self, Channel channel) except -1
     cdef refuse_unnamed(self, Frame* f, PubMsg* m, str reason)

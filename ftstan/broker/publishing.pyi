@@ -24,8 +24,8 @@ class Core(Delivery):
     passing_over: int
     no_room: bool
     window: Window | None
-    taken: list[bytes] | None
-    answered: dict[bytes, int] | None
+    taken: list[tuple[bytes, bytes]] | None
+    answered: dict[tuple[bytes, bytes], int] | None
     publish_prefix: bytes
     publish_end: int
     has_second_copies: bool

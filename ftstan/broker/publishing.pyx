@@ -102,11 +102,11 @@ cdef class Core(Delivery):
         #: Publishes that were stored before; ``None``: every publish is a new one.
         self.window = None
         #: While this owner is leaving: every publish taken, as connection id (or client id), a zero
-        #: byte, guid; one that names none of them, or too long ones, as a zero byte and a digest of
-        #: all of it.
+        #: byte, guid, and beside it the channel; one that names none of them, or too long ones, as
+        #: a zero byte and a digest of all of it, beside no channel.
         self.taken = None
         #: For a successor: publishes that the former owner has answered, spelled in the same way,
-        #: and how often.
+        #: and how often. An owner of an older release names no channel.
         self.answered = None
         #: What stands before the channel in a publish subject, the dot included.
         self.publish_prefix = b""
@@ -352,13 +352,18 @@ cdef class Core(Delivery):
                 f, &m, f"guid, client id or connection id of more than {MAX_ID} bytes"
             )
             return 0
-        if self.hands_over() and self.is_answered(
-            as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid)
-        ):
-            return 0
         found = self.channels.find(m.subject.p, m.subject.n)
-        if found == NULL and m.subject.n > most_of_name:
-            self.refuse_invalid(f.reply, &m, f"channel of more than {MAX_NAME} bytes")
+        if found == NULL and not 0 < m.subject.n <= most_of_name:
+            self.refuse_unnamed(
+                f,
+                &m,
+                f"channel of more than {MAX_NAME} bytes" if m.subject.n else "no legal channel name",
+            )
+            return 0
+        if self.hands_over() and self.is_answered(
+            as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid),
+            as_bytes(m.subject),
+        ):
             return 0
         if found == NULL and not self.may_publish_to(as_bytes(m.subject)):
             self.refuse_invalid(f.reply, &m, "no legal channel name")
@@ -504,24 +509,30 @@ cdef class Core(Delivery):
         """
         return self.taken is not None or self.answered is not None
 
-    cdef bint is_answered(self, bytes key) except -1:
-        """Whether the former owner has answered the publish that is called ``key``; else it is
-        noted as ours.
+    cdef bint is_answered(self, bytes key, bytes channel) except -1:
+        """Whether the former owner has answered the publish that is called ``key`` in its channel;
+        else it is noted as ours.
         """
-        if self.answered is None or not (left := self.answered.get(key, 0)):
-            if self.taken is not None:
-                self.taken.append(key)
-            return False
-        # As often as it was answered: a client that missed the answers may publish it again.
-        self.answered[key] = left - 1
-        return True
+        named = (key, channel)
+        if self.answered is not None:
+            for known in (named, (key, b"")):
+                if left := self.answered.get(known, 0):
+                    # As often as it was answered: a client that missed the answers may publish it
+                    # again.
+                    self.answered[known] = left - 1
+                    return True
+        if self.taken is not None:
+            self.taken.append(named)
+        return False
 
     cdef refuse_unnamed(self, Frame* f, PubMsg* m, str reason):
         """Refuse a publish that has no names to be known by: at a hand-over it is known by all of
         its bytes.
         """
         if self.hands_over() and self.is_answered(
-            b"\0" + blake2b(as_bytes(f.reply) + b" " + as_bytes(f.payload), digest_size=16).digest()
+            b"\0"
+            + blake2b(as_bytes(f.reply) + b" " + as_bytes(f.payload), digest_size=16).digest(),
+            b"",
         ):
             return
         self.refuse_invalid(f.reply, m, reason)

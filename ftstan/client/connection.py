@@ -220,6 +220,8 @@ class Connection:
         try:
             while not await self._open_in(session, subscription, end - loop.time()):
                 session = await self._current(end - loop.time())
+            # The answer may have come right before the end, which has not met this subscription.
+            self._check_open()
         except BaseException:
             subscription.end()
             raise
@@ -487,7 +489,8 @@ class Connection:
     async def _go_on(self, session: Session) -> None:
         for subscription in list(self._subscriptions):
             await subscription.send_owed_acks()
-        await self._publisher.resume(session)
+        if not session.lost.done():
+            await self._publisher.resume(session)
 
     # Ends and errors
 

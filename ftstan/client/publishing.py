@@ -8,6 +8,10 @@ connection that stood, because nobody served, is sent as soon as somebody serves
 over and not acknowledged is sent again only with ``republish``, under the same guid: when service
 comes back, and every ``republish_after`` seconds.
 
+An ack says its guid and nothing else, and names are used again: in another channel, or after a
+timeout. So the ack of a named publish comes on a subject of its own, behind the connection's; an
+ack that comes late, or again, answers no other publish.
+
 A publish whose caller has gone (cancelled) is not sent again, and keeps its place in the window
 until it is answered or its time is over.
 """
@@ -58,6 +62,10 @@ class _Publish:
     """One publish that was not answered yet. Times are those of the event loop."""
 
     guid: str
+    own: str
+    """The end of the subject that its acks come on, if that is one of its own; else they come on
+    the connection's, and its guid, which nothing else has, tells them apart.
+    """
     channel: str
     data: bytes
     reply: bytes
@@ -69,6 +77,10 @@ class _Publish:
     """Where it was sent."""
     refused_by: Session | None = None
     """The session that the server did not know when this publish came."""
+
+    @property
+    def known_by(self) -> str:
+        return self.own or self.guid
 
 
 class Publisher:
@@ -89,16 +101,23 @@ class Publisher:
         self._on_failed = on_failed
         self._room = _Room(options.max_in_flight, options.max_in_flight_bytes)
         self._acks = f"_STAN.acks.{link.unique()}"
-        # In the order of their first sending.
+        # By what their acks are known by, in the order of their first sending.
         self._waiting: dict[str, _Publish] = {}
+        self._names: set[tuple[str, str]] = set()
+        """Channels and guids of the named ones of them."""
         self._count = 0
         self._session: Session | None = None
+        self._resuming = asyncio.Lock()
+        self._resumed: tuple[Session, int] | None = None
+        """The session, and which of its times of service, for which all that had waited was sent:
+        only then is anything sent past it.
+        """
         self._some = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._watching: asyncio.Task[None] | None = None
-        self._deaf = ""
-        """Why no ack can reach us over this connection to NATS; empty if one can."""
+        self._deaf: dict[str, str] = {}
+        """Subjects that this connection to NATS does not let us hear acks on, and why."""
 
     @property
     def in_flight(self) -> int:
@@ -107,7 +126,8 @@ class Publisher:
 
     async def start(self) -> None:
         """Listen for acks."""
-        await self._link.listen(self._acks, self._on_ack)
+        for subject in (self._acks, self._own_acks):
+            await self._link.listen(subject, self._on_ack)
         self._watching = asyncio.create_task(self._watch(), name="publishes without an answer")
         self._watching.add_done_callback(self._on_failed)
 
@@ -118,40 +138,66 @@ class Publisher:
 
         ``name``: the guid, without its prefix; empty for one of its own.
         """
-        self._count += 1
-        if self._count % YIELD_EVERY == 0:
-            # While there is room nothing below waits: without a pause a loop of publishes would
-            # starve heartbeats.
-            await asyncio.sleep(0)
+        number = self._count = self._count + 1
         await self._room.take(len(data))
         guid = GUID_PREFIX + (name or self._link.unique())
-        if guid in self._waiting:
-            # An ack says nothing but its guid.
-            self._room.give(len(data))
-            raise InvalidArgumentError(
-                f"{guid} is on its way already", hint="wait for its ack first"
-            )
+        if name:
+            if (channel, guid) in self._names:
+                self._room.give(len(data))
+                raise InvalidArgumentError(
+                    f"{guid} is on its way to {channel} already", hint="wait for its ack first"
+                )
+            self._names.add((channel, guid))
         loop = asyncio.get_running_loop()
-        entry = self._waiting[guid] = _Publish(
-            guid, channel, data, reply, loop.create_future(), loop.time()
+        entry = _Publish(
+            guid,
+            f".{number}" if name else "",
+            channel,
+            data,
+            reply,
+            loop.create_future(),
+            loop.time(),
         )
+        self._waiting[entry.known_by] = entry
         self._idle.clear()
         self._some.set()
         try:
-            await self._send(entry)
+            if self._sends_at_once:
+                await self._send(entry)
+            else:
+                # Its caller is told now, and not when it is sent.
+                self._link.check_size(self._message(entry, self._link.unique().encode()))
         except BaseException:
             self._forget(entry)
             raise
+        if number % YIELD_EVERY == 0:
+            # While there is room nothing above waits: without a pause a loop of publishes would
+            # starve heartbeats. Behind it all, for a later one must not be sent meanwhile.
+            try:
+                await asyncio.sleep(0)
+            except BaseException:
+                entry.answer.cancel()
+                raise
         return entry.answer
 
     async def resume(self, session: Session) -> None:
-        """Somebody serves (again), ``session`` is ours: send what has waited for it, in its
-        order.
+        """Somebody serves (again), ``session`` is ours: send what has waited for it, in its order,
+        and what is published meanwhile behind it.
         """
         self._session = session
-        for entry in list(self._waiting.values()):
-            if entry.guid in self._waiting and (not entry.sent or self._may_repeat(entry)):
-                await self._send_or_end(entry)
+        async with self._resuming:
+            resumed = session, session.services
+            looked_at: set[str] = set()
+            while more := [
+                entry for entry in self._waiting.values() if entry.known_by not in looked_at
+            ]:
+                for entry in more:
+                    looked_at.add(entry.known_by)
+                    if entry.known_by in self._waiting and (
+                        not entry.sent or self._may_repeat(entry)
+                    ):
+                        await self._send_or_end(entry)
+            self._resumed = resumed
 
     def pause(self) -> None:
         """The session has ended; nothing is sent until the next one stands."""
@@ -159,7 +205,7 @@ class Publisher:
 
     def hears_again(self) -> None:
         """Another connection to NATS is being made: what the last one denied may be allowed."""
-        self._deaf = ""
+        self._deaf.clear()
 
     def denied(self, text: str, subject: str) -> None:
         """NATS does not let this login publish, or subscribe, there: whose publish can get no ack
@@ -169,11 +215,13 @@ class Publisher:
         refused.
         """
         # Told is the subject as permissions have to name it.
-        if subject == self._acks.lower():
-            self._deaf = text.replace(subject, self._acks)
+        for acks in (self._acks, self._own_acks):
+            if subject == acks.lower():
+                self._deaf[acks] = text.replace(subject, acks)
         for entry in list(self._waiting.values()):
-            if entry.sent and (self._deaf or entry.subject.lower() == subject):
-                said = self._deaf or text.replace(subject, entry.subject)
+            deaf = self._deaf_to(entry)
+            if entry.sent and (deaf or entry.subject.lower() == subject):
+                said = deaf or text.replace(subject, entry.subject)
                 self._end(entry, _not_allowed(entry, said))
 
     async def flush(self) -> None:
@@ -197,6 +245,23 @@ class Publisher:
                 ),
             )
 
+    @property
+    def _own_acks(self) -> str:
+        """The subjects that acks of named publishes come on."""
+        return f"{self._acks}.*"
+
+    def _deaf_to(self, entry: _Publish) -> str:
+        """Why no ack of it can reach us; empty if one can."""
+        return self._deaf.get(self._own_acks if entry.own else self._acks, "")
+
+    @property
+    def _sends_at_once(self) -> bool:
+        """Whether somebody serves, and nothing waits to be sent before what is published now."""
+        session = self._session
+        return (
+            session is not None and session.served and self._resumed == (session, session.services)
+        )
+
     def _may_repeat(self, entry: _Publish) -> bool:
         return self._options.republish and not entry.answer.done()
 
@@ -210,18 +275,16 @@ class Publisher:
             self._end(entry, _sent_and_unknown(entry, error) if entry.sent else error)
 
     async def _send(self, entry: _Publish) -> None:
-        """Send one if somebody serves. Raises ``InvalidArgumentError`` (too large) in any case."""
+        """Send one if somebody serves. Raises ``InvalidArgumentError`` (too large)."""
         session = self._session
         if session is None or not session.served:
-            # Its caller is told now, and not when somebody serves.
-            self._link.check_size(self._message(entry, self._link.unique().encode()))
             return
         conn_id = session.conn_id if session.subjects.protocol >= 1 else b""
         message = self._message(entry, conn_id)
         entry.subject = f"{session.subjects.pub_prefix.decode()}.{entry.channel}"
-        if self._deaf:
-            self._end(entry, _not_allowed(entry, self._deaf))
-        elif await self._link.publish(entry.subject, message, self._acks):
+        if deaf := self._deaf_to(entry):
+            self._end(entry, _not_allowed(entry, deaf))
+        elif await self._link.publish(entry.subject, message, self._acks + entry.own):
             entry.sent = asyncio.get_running_loop().time()
 
     def _message(self, entry: _Publish, conn_id: bytes) -> bytes:
@@ -246,7 +309,8 @@ class Publisher:
             ack = messages.parse(messages.PubAck, arrived.payload)
         except WireError:
             return
-        entry = self._waiting.get(ack.guid.decode("utf-8", "replace"))
+        own = arrived.subject[len(self._acks) :]
+        entry = self._waiting.get(own or ack.guid.decode("utf-8", "replace"))
         if entry is None:
             return
         error = ack.error.decode("utf-8", "replace")
@@ -284,7 +348,8 @@ class Publisher:
             entry.answer.set_exception(error)
 
     def _forget(self, entry: _Publish) -> None:
-        if self._waiting.pop(entry.guid, None) is not None:
+        if self._waiting.pop(entry.known_by, None) is not None:
+            self._names.discard((entry.channel, entry.guid))
             self._room.give(len(entry.data))
         if not self._waiting:
             self._idle.set()
@@ -357,13 +422,14 @@ class _Room:
         self._count = count
         self._size = self._all = size
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waking = 0
+        """How many have got room and do not know it yet: nobody takes any before they go on."""
         self._closed: ClientError | None = None
 
     async def take(self, size: int) -> None:
         """Wait for room for one message. Raises what ``close`` was given."""
-        if self._closed is not None:
-            raise ConnectionClosedError(self._closed.text, hint=self._closed.hint)
-        if not self._waiting and self._fits(size):
+        self._check_open()
+        if not self._waiting and not self._waking and self._fits(size):
             self._count = self._count - 1
             self._size = self._size - size
             return
@@ -372,14 +438,20 @@ class _Room:
         self._waiting.append(item)
         try:
             await future
+            # It may have been closed since there was room.
+            self._check_open()
         except BaseException:
             if item in self._waiting:
                 self._waiting.remove(item)
                 # Whoever stood behind a message that did not fit may fit now.
                 self._serve()
             elif not future.cancelled() and future.exception() is None:
+                self._waking -= 1
                 self.give(size)
             raise
+        self._waking -= 1
+        # Whoever came meanwhile was not looked at.
+        self._serve()
 
     def give(self, size: int) -> None:
         """A message was answered."""
@@ -395,6 +467,10 @@ class _Room:
             if not future.done():
                 future.set_exception(ConnectionClosedError(reason.text, hint=reason.hint))
 
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise ConnectionClosedError(self._closed.text, hint=self._closed.hint)
+
     def _fits(self, size: int) -> bool:
         # One message alone always fits, however large.
         return self._count > 0 and (self._size >= size or self._size == self._all)
@@ -407,5 +483,6 @@ class _Room:
                     return
                 self._count = self._count - 1
                 self._size = self._size - size
+                self._waking += 1
                 future.set_result(None)
             self._waiting.popleft()

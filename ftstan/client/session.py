@@ -72,6 +72,8 @@ class Session:
         self.conn_id = link.unique().encode()
         self.subjects = messages.ConnectResponse()
         self.served = False
+        self.services = 0
+        """How often it has become served."""
         self._registered = False
         self.lost: asyncio.Future[ConnectionLostError] = asyncio.get_running_loop().create_future()
         self._unanswered = 0
@@ -106,7 +108,8 @@ class Session:
         except BaseException:
             await self.leave()
             raise
-        self.served = self._registered = True
+        self._registered = True
+        self._begin_service()
         if self.subjects.protocol >= 1 and self.subjects.ping_interval > 0:
             self._pinging = asyncio.create_task(self._ping(), name=f"pings of {options.client_id}")
             self._pinging.add_done_callback(self._ping_ended)
@@ -282,8 +285,12 @@ class Session:
 
     def _serve(self) -> None:
         if not self.served:
-            self.served = True
+            self._begin_service()
             self._on_served()
+
+    def _begin_service(self) -> None:
+        self.served = True
+        self.services += 1
 
     def _lose(self, reason: ConnectionLostError) -> None:
         if not self.lost.done():

@@ -186,6 +186,7 @@ class Subscription:
                 late=partial(self._answered_late, session),
             )
             self._ack_inbox = check_answer(messages.SubscriptionResponse, answer).ack_inbox.decode()
+            self._changed.set()
             if session.lost.done():
                 self._doubtful.append(inbox.encode())
         except BaseException as error:
@@ -279,10 +280,32 @@ class Subscription:
     async def unsubscribe(self, within: float = 5.0) -> None:
         """End it and have the server forget it, a durable with its position too; seconds.
 
-        Of a durable queue group only its last member ends the group. As ``close`` in everything
-        else.
+        Of a durable queue group only its last member ends the group. A durable whose session was
+        lost is forgotten in the next one: it is waited for, and hands nothing out meanwhile; if it
+        does not come in time the server keeps the durable, and ``RequestTimeoutError`` says so. As
+        ``close`` in everything else.
         """
-        await self._leave("unsubscribe", within)
+        if self._ended:
+            return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
+        if self.options.durable:
+            self._accepting = False
+            self._queue.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    while not (self._is_open or self._ended):
+                        self._changed.clear()
+                        await self._changed.wait()
+            if not self._is_open:
+                self.end()
+                await self._link.drop(self._inbox)
+                raise RequestTimeoutError(
+                    f"the session of {self.channel} was lost, and not made again within "
+                    f"{within:.3g} s: the server keeps the durable {self.options.durable}",
+                    hint="subscribe to it once more and unsubscribe then",
+                )
+        await self._leave("unsubscribe", max(end - loop.time(), AGAIN_S))
 
     async def drain(self, within: float = 30.0) -> None:
         """Take no new messages, wait until those that have come are handled and acknowledged, then
@@ -451,14 +474,22 @@ class Subscription:
 
     # Requests
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether the server has it in a session that is not lost."""
+        session = self._session
+        return session is not None and not session.lost.done() and bool(self._ack_inbox)
+
     async def _leave(self, how: str, within: float) -> None:
         if self._ended:
             return
         session = self._session
         ack_inbox = self._ack_inbox
+        is_open = self._is_open
         self.end()
         await self._link.drop(self._inbox)
-        if session is None or session.lost.done() or not ack_inbox:
+        if session is None or not is_open:
+            # What the server has of it ends with its session, or is taken back.
             return
         subjects = session.subjects
         subject = subjects.sub_close_requests if how == "close" else subjects.unsub_requests

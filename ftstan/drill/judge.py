@@ -150,11 +150,12 @@ class _Log:
             if stored_id in published and published[stored_id].sha1 != sha1
         ]
 
-    def missed(self) -> list[str]:
+    def missed(self, subscriptions: Iterable[str]) -> list[str]:
+        """``subscriptions``: of the whole ledger. One that got nothing here is not in this log."""
         return [
             Rule.DELIVERED.case(subscription, acked)
-            for subscription, ids in sorted(self.delivered.items())
-            for acked in sorted(set(self.acked) - ids)
+            for subscription in sorted(subscriptions)
+            for acked in sorted(set(self.acked) - self.delivered.get(subscription, set()))
         ]
 
     def out_of_order(self, published: dict[str, Publish], ack_times: dict[str, int]) -> list[str]:
@@ -310,7 +311,7 @@ class _Evidence:
                 return tell(logs[0])
             return [f"{log.channel}: {case}" for log in logs for case in tell(log)]
 
-        nothing_came = not any(log.delivered for log in logs)
+        subscriptions = set[str]().union(*(log.delivered for log in logs))
         yield Rule.ACKED, [] if self.ack_times else [Rule.ACKED.case()]
         yield Rule.READ, told(lambda log: history.unread(log.epochs()))
         yield Rule.STORED, told(lambda log: log.not_stored(final.get(log.channel, frozenset())))
@@ -319,7 +320,8 @@ class _Evidence:
         yield Rule.KEPT, told(lambda log: log.lost(final.get(log.channel, frozenset())))
         yield Rule.ONE_PAYLOAD, told(_Log.changed)
         yield Rule.AS_PUBLISHED, told(lambda log: log.altered(self.published))
-        yield Rule.DELIVERED, [Rule.DELIVERED.case(form=1)] if nothing_came else told(_Log.missed)
+        missed = told(lambda log: log.missed(subscriptions))
+        yield Rule.DELIVERED, missed if subscriptions else [Rule.DELIVERED.case(form=1)]
         yield Rule.ORDER, told(lambda log: log.out_of_order(self.published, self.ack_times))
         yield Rule.ONE_OWNER, self.late_owners()
         lasting = (x for x in outages if x.ms is None)

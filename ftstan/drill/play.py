@@ -202,8 +202,9 @@ class Play:
     async def _finish(self) -> None:
         await self._read_epoch()
         self._told.say("no more publishes; waiting for acks and consumers")
-        if not await self._clients.finish():
-            self._told.say("a consumer did not get everything; the judge will say what")
+        for missed in await self._clients.finish():
+            self._failures.append(missed)
+            self._told.say(f"FAILED: {missed}")
         self._told.say("reading the log once more")
         for channel in self._clients.channels:
             await self._clients.read(channel, "last", self._epoch, self._highest(channel))

@@ -111,10 +111,11 @@ class Clients:
             connection = await self._connect(f"publisher-{number + 1}")
             self._publishers.append(asyncio.create_task(self._publish(connection, channel, number)))
 
-    async def finish(self, within_s: float = 60.0) -> bool:
+    async def finish(self, within_s: float = 60.0) -> list[str]:
         """Stop publishing, wait for the last acks and for the consumers.
 
-        False if a consumer did not get everything.
+        Returns which consumer did not get what, in words. One that got nothing at all is in no
+        ledger.
 
         Raises ``DrillError`` if an ack does not come.
         """
@@ -128,11 +129,11 @@ class Clients:
                 f"within {within_s:g} s",
                 hint="does a node serve? see the logs of the nodes",
             )
-        while not self._all_delivered():
+        while missed := self._missed():
             if loop.time() > end:
-                return False
+                break
             await asyncio.sleep(0.05)
-        return True
+        return missed
 
     async def end(self) -> None:
         """Close every client, whatever state the servers are in. Never fails."""
@@ -266,11 +267,13 @@ class Clients:
     def _saw(self, channel: str, message: Message) -> None:
         self.counts.highest[channel] = max(self.counts.highest.get(channel, 0), message.sequence)
 
-    def _all_delivered(self) -> bool:
+    def _missed(self) -> list[str]:
         acked = self.counts.acked_ids
-        return all(
-            acked.get(channel, set()) <= seen for (channel, _), seen in self.counts.seen.items()
-        )
+        return [
+            f"{subscription} did not get {len(left)} acknowledged messages of channel {channel}"
+            for (channel, subscription), seen in self.counts.seen.items()
+            if (left := acked.get(channel, set()) - seen)
+        ]
 
     # ---- connections
 

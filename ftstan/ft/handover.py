@@ -28,14 +28,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ftstan.ft.subjects import STORE_ID_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 #: Bytes of publish keys in one ``Took`` at most, and of all else in it: NATS may carry less than it
 #: does by default.
 PART_BYTES: Final = 512 << 10
 _ELSE_BYTES: Final = 4 << 10
-#: Bytes of one key: its length is written in two.
+#: Bytes of each half of a key: its length is written in two.
 LONGEST_KEY: Final = 0xFFFF
+_LENGTHS: Final = 4
 _MAX_SIZE: Final = 1 << 20
 _MAX_EPOCH: Final = 1 << 63
 _MAX_NAME: Final = 64
@@ -43,6 +44,12 @@ _MAX_PARTS: Final = 1 << 12
 #: Bytes of publish keys, of all parts together, that a successor keeps at most: as many as of
 #: publishes. An owner that took more is not heard to the end, as if a part were lost.
 MOST_BYTES: Final = 64 << 20
+
+
+#: A publish as ``Core.taken`` names it: connection id (or client id), a zero byte, guid; and its
+#: channel, for a guid may be used in several. Owners of older releases name no channel: it is empty
+#: then, and stands for any.
+PublishKey = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,7 @@ class Took:
     """Part ``part`` of ``parts`` of the publishes that the owner of ``epoch`` took since its
     ``Leaving``.
 
-    ``keys`` are what ``Core.taken`` collects: connection id (or client id), a zero byte, guid. A
-    publish that came several times under one guid is named as often: each copy that the successor
+    A publish that came several times under one guid is named as often: each copy that the successor
     kept is left out once.
     """
 
@@ -96,7 +102,7 @@ class Took:
     successor: str
     part: int
     parts: int
-    keys: tuple[bytes, ...]
+    keys: tuple[PublishKey, ...]
     search: int = 1
 
 
@@ -123,17 +129,21 @@ def part_bytes(max_payload: int) -> int:
     return min(PART_BYTES, max(max_payload - _ELSE_BYTES, 0) // 4 * 3)
 
 
-def split_keys(keys: Sequence[bytes], most: int = PART_BYTES) -> list[list[bytes]]:
+def split_keys(keys: Sequence[PublishKey], most: int = PART_BYTES) -> list[list[PublishKey]]:
     """Divide ``keys`` into parts of ``most`` bytes; at least one part, which may be empty."""
-    parts: list[list[bytes]] = [[]]
+    parts: list[list[PublishKey]] = [[]]
     size = 0
     for key in keys:
-        size += len(key) + 2
+        size += _size(key) + _LENGTHS
         if size > most and parts[-1]:
             parts.append([])
-            size = len(key) + 2
+            size = _size(key) + _LENGTHS
         parts[-1].append(key)
     return parts
+
+
+def _size(key: PublishKey) -> int:
+    return len(key[0]) + len(key[1])
 
 
 def encode(message: Message) -> bytes:
@@ -155,12 +165,13 @@ def encode(message: Message) -> bytes:
                 "switchover": message.switchover,
             }
         case Took():
-            packed = b"".join(len(key).to_bytes(2, "little") + key for key in message.keys)
             fields |= {
                 "successor": message.successor,
                 "part": message.part,
                 "parts": message.parts,
-                "keys": base64.b64encode(packed).decode(),
+                "keys": _packed(key for key, _ in message.keys),
+                # Beside the keys: older releases know them alone.
+                "channels": _packed(channel for _, channel in message.keys),
             }
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -204,23 +215,32 @@ def _message(fields: dict[str, Any]) -> Message | None:
         case "took":
             parts = _number(fields["parts"], _MAX_PARTS)
             part = _number(fields["part"] + 1, parts + 1) - 1
-            keys = _unpack(base64.b64decode(fields["keys"], validate=True))
+            keys = _unpack(fields["keys"])
+            channels = _unpack(fields["channels"]) if "channels" in fields else [b""] * len(keys)
+            named = tuple(zip(keys, channels, strict=True))
             return Took(
-                server_id, epoch, store_id, _text(fields["successor"]), part, parts, keys, search
+                server_id, epoch, store_id, _text(fields["successor"]), part, parts, named, search
             )
     return None
 
 
-def _unpack(packed: bytes) -> tuple[bytes, ...]:
-    keys = []
+def _packed(texts: Iterable[bytes]) -> str:
+    return base64.b64encode(
+        b"".join(len(text).to_bytes(2, "little") + text for text in texts)
+    ).decode()
+
+
+def _unpack(field: str) -> list[bytes]:
+    packed = base64.b64decode(field, validate=True)
+    texts = []
     at = 0
     while at < len(packed):
         end = at + 2 + int.from_bytes(packed[at : at + 2], "little")
         if end > len(packed):
             raise ValueError("a key is cut short")
-        keys.append(packed[at + 2 : end])
+        texts.append(packed[at + 2 : end])
         at = end
-    return tuple(keys)
+    return texts
 
 
 def _text(value: object) -> str:
@@ -244,7 +264,7 @@ class TakenElsewhere:
         self.successor = ""
         self.heard_original = False
         """Whether an original server has said since that it is active."""
-        self._parts: dict[int, tuple[bytes, ...]] = {}
+        self._parts: dict[int, tuple[PublishKey, ...]] = {}
         self._count = 0
         self._size = 0
 
@@ -263,7 +283,7 @@ class TakenElsewhere:
             return
         # Whom the owner names is heard to the end: of two successors neither may use anything.
         self.successor = took.successor
-        size = sum(map(len, took.keys)) - sum(map(len, self._parts.get(took.part, ())))
+        size = sum(map(_size, took.keys)) - sum(map(_size, self._parts.get(took.part, ())))
         if self.is_whole or self._size + size > MOST_BYTES:
             return
         self._size += size
@@ -275,6 +295,6 @@ class TakenElsewhere:
         """Whether every part has come."""
         return self._count > 0 and len(self._parts) == self._count
 
-    def counts(self) -> dict[bytes, int]:
+    def counts(self) -> dict[PublishKey, int]:
         """Every publish that the owner took, and how often it came."""
         return dict(Counter(key for part in self._parts.values() for key in part))

@@ -125,6 +125,11 @@ class GroupPart(Protocol):
         ...
 
     @property
+    def leaves(self) -> bool:
+        """Whether this owner looks for a successor, or has one."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """Why storage refused the last activation."""
         ...

@@ -631,6 +631,11 @@ class FtGroup:
             return None
         return self._handover.asked_ago(self._activation.predecessor[0])
 
+    @property
+    def leaves(self) -> bool:
+        """Whether this owner looks for a successor, or has one."""
+        return self._handover.leaves
+
     def plan_switchover(self, to: str, at_ns: int) -> None:
         """Hand over to ``to`` at ``at_ns`` (Unix nanoseconds); 0 or less: not any more.
 
@@ -681,13 +686,9 @@ class FtGroup:
         self.note_epoch()
         return await self._handover.find_any(self._activation)
 
-    async def hand_over(self) -> bool:
-        """Answer what NATS still has for us and name it.
-
-        Returns whether one of our own goes on from there at once.
-        """
-        # An original server that may follow needs the files of a clean stop.
-        return await self._handover.leave() and not self.mixed
+    async def hand_over(self) -> None:
+        """Answer what NATS still has for us and name it."""
+        await self._handover.leave()
 
     # ---- stopping
     # ----------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ftstan.ft.epoch import Activation
+    from ftstan.ft.handover import PublishKey
     from ftstan.node.context import Context
 
 #: How long a successor waits for the whole ``Took`` after it said ``Subscribed``.
@@ -148,25 +149,32 @@ class Handover:
                 await self._node.call(lambda: serving.note_taken(on=False))
         return self.successor
 
+    @property
+    def leaves(self) -> bool:
+        """Whether this owner looks for a successor, or has one, which knows it by its epoch."""
+        return self._found is not None or bool(self.successor)
+
     async def find_any(self, activation: Activation) -> bool:
         """Before a stop: let any standby follow; returns whether there is one."""
         with contextlib.suppress(NatsError):
             return bool(await self.find(activation, "", _STOP_FIND_S))
         return False
 
-    async def leave(self) -> bool:
-        """Stop listening and name what was answered; returns whether the successor knows all of it.
+    async def leave(self) -> None:
+        """Stop listening and name what was answered to the successor.
 
         What goes wrong here costs publishers an ack, nothing else.
         """
         serving = self._node.plane.serving
         asking = self._asking
         if serving is None or asking is None or not self.successor:
-            return False
+            return
+        waits_for = "what had come was not stored and answered"
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
-                keys_taken: list[bytes] = await asyncio.wrap_future(left)
+                keys_taken: list[PublishKey] = await asyncio.wrap_future(left)
+                waits_for = "NATS did not take the list of what was answered"
                 parts = split_keys(_nameable(keys_taken), part_bytes(self._max_payload()))
                 for i, keys in enumerate(parts):
                     took = Took(
@@ -181,12 +189,14 @@ class Handover:
                     )
                     await self._send(encode(took))
         except (NatsError, TimeoutError) as error:
-            why = error.text if isinstance(error, NatsError) else "NATS did not answer in time"
+            why = (
+                error.text
+                if isinstance(error, NatsError)
+                else f"{waits_for} within {_LEAVE_WITHIN_S:g} s"
+            )
             log.stream.warning(
                 f"ft: the hand-over is not seamless, publishers have to repeat: {why}"
             )
-            return False
-        return True
 
     # ---- the successor
     # -------------------------------------------------------------------------------------------
@@ -483,13 +493,13 @@ def _is_later(asked: Leaving, named: Leaving | Took) -> bool:
     )
 
 
-def _nameable(keys: list[bytes]) -> list[bytes]:
-    """Raise ``NatsError`` for a publish whose guid no message can name.
+def _nameable(keys: list[PublishKey]) -> list[PublishKey]:
+    """Raise ``NatsError`` for a publish that no message can name.
 
     No client library makes such ones.
     """
-    if any(len(key) > LONGEST_KEY for key in keys):
-        raise NatsError("a publish had a guid that is too long to be named")
+    if any(len(part) > LONGEST_KEY for key in keys for part in key):
+        raise NatsError("a publish had a name that is too long to be told")
     return keys
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.base.clock import Clock
+    from ftstan.ft.handover import PublishKey
     from ftstan.nats.link import Link
     from ftstan.node.reserved_link import ReservedLink
 
@@ -40,7 +41,7 @@ class BufferedPublishes:
     """
 
     data: bytes
-    answered: dict[bytes, int]
+    answered: dict[PublishKey, int]
     pongs: int
     rows: tuple[tuple[bytes, int], ...]
 
@@ -164,7 +165,7 @@ class HandoverBuffer:
         self._dropped += count
         return unfinished
 
-    def hand_on(self, answered: dict[bytes, int]) -> BufferedPublishes:
+    def hand_on(self, answered: dict[PublishKey, int]) -> BufferedPublishes:
         """Give everything to who serves from now on; the link stays as it is."""
         data = bytes(self._data)
         self._data = bytearray()

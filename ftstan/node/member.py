@@ -166,7 +166,8 @@ class NodeMember:
     async def set_mixed(self, *, on: bool) -> None:
         """Record the operator's word in an epoch of its own.
 
-        Raises ``RefusedError`` unless this node serves.
+        Raises ``RefusedError`` unless this node serves, and while it hands over: its successor
+        could not use what it keeps, behind an epoch that it does not expect.
         """
         node = self._node
         owner = self._owner()
@@ -176,6 +177,11 @@ class NodeMember:
             )
         if on:
             await self._within(_READ_WITHIN_S, self._refuse_moved)
+        if self._group().leaves:
+            raise RefusedError(
+                "this server hands over: its successor can record that",
+                hint="ask again when ftstanctl ft status shows who serves",
+            )
         try:
             await self._within(_RECORD_WITHIN_S, lambda: owner.set_mixed(on=on))
         except FencedError as error:

@@ -578,17 +578,20 @@ class Node(Context):
         try:
             async with asyncio.timeout(patience):
                 followed = self.group is not None and await self.group.find_successor()
-                if not followed or (self.group is not None and self.group.mixed):
+                if not self._may_be_untidy(followed=followed):
                     await self._prepare_stop()
-                if self.group is not None:
-                    followed = followed and await self.group.hand_over()
+                if self.group is not None and followed:
+                    await self.group.hand_over()
                 await self.partitioning.end()
                 if self.cluster is not None:
                     await self.cluster.stopping()
                 self.role = NodeState.SHUTDOWN
                 if self.group is not None:
                     await self.group.stopping()
-                released = await self.call(lambda: self._stop_serving(followed=followed))
+                # Whether all that was answered has reached the successor or not: from here on
+                # nobody is served until it has the store.
+                tidy = not self._may_be_untidy(followed=followed)
+                released = await self.call(lambda: self._stop_serving(tidy=tidy))
         except TimeoutError:
             if not self.owns:
                 self.host.end(
@@ -608,24 +611,30 @@ class Node(Context):
         await self.call(self._end_link)
         return status
 
+    def _may_be_untidy(self, *, followed: bool) -> bool:
+        """Whether the store may be left as a crash leaves it: one of our own follows, and no
+        original server may.
+        """
+        return followed and self.group is not None and not self.group.mixed
+
     async def _prepare_stop(self) -> None:
         """Do ahead what a stop has to do, while publishes are served: the shorter is the time when
-        nobody does.
+        nobody does. Without a link nobody is served, and whoever could waits for the store.
         """
         end = self.clock.mono() + _PREPARE_S
         serving = self.plane.serving
         while (
             serving is not None
+            and self.is_serving()
             and self.clock.mono() < end
             and await self.call(serving.prepare_stop)
         ):
             pass
 
-    def _stop_serving(self, *, followed: bool) -> bool:
+    def _stop_serving(self, *, tidy: bool) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner.
 
-        ``followed``: by one of our own, who reads the store as after a crash: nobody waits until it
-        is tidy.
+        Not ``tidy``: one of our own follows, who reads the store as after a crash.
         """
         if self.front is not None:
             self.front.be_direct(on=False)
@@ -636,7 +645,7 @@ class Node(Context):
         if serving is not None:
             self._store = None
             try:
-                serving.stop(tidy=not followed)
+                serving.stop(tidy=tidy)
             except (StoreError, StoppedError) as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
         elif self._store is not None and self._store.kind == "FILE":

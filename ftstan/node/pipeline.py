@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ftstan.base.clock import Clock
     from ftstan.broker.broker import Broker
     from ftstan.config.options import StoreLimits
+    from ftstan.ft.handover import PublishKey
     from ftstan.node.awake import Awake
     from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.stores.interface import ClientInfo, Store
@@ -114,7 +115,7 @@ class Serving:
         self.most_delivered = broker.budget
         """Bytes of deliveries in one write, when the NATS server keeps up."""
         self._forget_at = float("inf")
-        self._leaving: Future[list[bytes]] | None = None
+        self._leaving: Future[list[PublishKey]] | None = None
         self._leave_by = 0.0
         self._has_left = False
         """A hand-over took our subscriptions back: what is published is the successor's from here
@@ -131,12 +132,12 @@ class Serving:
         self._next_tick = clock.mono() + _TICK_S
         self._catch_up_at = float("inf")
         """When acks have waited in memory for long enough."""
-        self._before_us: list[bytes] = []
+        self._before_us: list[PublishKey] = []
         """Publishes that the former owner answered, as long as a copy of one may come late."""
         self._is_kept = False
         """Whether what is in the buffer may have been kept during a hand-over."""
         self._is_noting = False
-        self._named_too: list[bytes] = []
+        self._named_too: list[PublishKey] = []
         """Those of them that our successor is told of."""
         self._next_connect = 0.0
         self._was_connected = False
@@ -318,7 +319,7 @@ class Serving:
                     self._commit_and_send()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
-                elif self.ready and (not self.broker.goes_on or now >= self._leave_by):
+                elif self._pongs_due <= 0 and (not self.broker.goes_on or now >= self._leave_by):
                     self._left()
                 if not applied:
                     self._check_liveness(now, slept=now - before > 2 * _TICK_S)
@@ -451,7 +452,8 @@ class Serving:
                     self._send_window.answered(self._clock.mono())
                     continue
                 self._pongs_due -= 1
-                self.ready = self._pongs_due <= 0
+                # Who leaves takes no orders any more: its clients are its successor's.
+                self.ready = self._pongs_due <= 0 and not self._has_left
                 self.served = self.served or self.ready
                 if self.ready:
                     self._is_kept = False
@@ -579,7 +581,7 @@ class Serving:
         """
         return self._has_left and self._leaving is None
 
-    def leave(self) -> Future[list[bytes]]:
+    def leave(self) -> Future[list[PublishKey]]:
         """Listen to clients no more, for good.
 
         The result are the publishes noted, once all of them are answered.

@@ -211,8 +211,8 @@ class _Publisher:
         self._names = names
         self._connection = connection
         self._failure: BaseException | None = None
-        # Guids of rows that are on their way: only those of a column can be the same.
-        self._named: dict[str, asyncio.Future[str]] = {}
+        # Channels and guids of rows that are on their way: only those of a column can be the same.
+        self._named: dict[tuple[str, str], asyncio.Future[str]] = {}
 
     @classmethod
     async def open(cls, options: SinkOptions, names: Names) -> _Publisher:
@@ -268,15 +268,15 @@ class _Publisher:
         data = given.encode() if isinstance(given, str) else given
         name = guid or self._names.of(channel.encode(), data, reply)
         if guid is not None:
-            while (same := self._named.get(guid)) is not None:
+            while (same := self._named.get((channel, guid))) is not None:
                 await asyncio.wait({same})
         try:
             answer = await self._connection.publish_async(channel, data, reply=reply, name=name)
         except ClientError as error:
             raise self._error(f"row {self.messages + 1} of this partition", error) from error
         if guid is not None:
-            self._named[guid] = answer
-            answer.add_done_callback(lambda _: self._named.pop(guid))
+            self._named[channel, guid] = answer
+            answer.add_done_callback(lambda _: self._named.pop((channel, guid)))
         answer.add_done_callback(self._answered)
         self.messages += 1
         self.size += len(data)

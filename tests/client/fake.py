@@ -222,6 +222,7 @@ class FakeStan:
         self.inboxes: list[str] = []
         self.ack_inboxes: list[str] = []
         self.connect_replies: list[str] = []
+        self.publish_replies: list[str] = []
         self.answers_connects = self.acks_publishes = self.answers_pings = (
             self.answers_subscribes
         ) = True
@@ -309,6 +310,7 @@ class FakeStan:
     def _on_publish(self, operation: Operation) -> None:
         publish = messages.parse(messages.PubMsg, operation.payload or b"")
         self.heard.append(("publish", publish))
+        self.publish_replies.append(operation.reply)
         if self.acks_publishes:
             self._answer(
                 operation, messages.PubAck(guid=publish.guid, error=self.publish_error.encode())

@@ -18,7 +18,7 @@ import pytest
 from nats.aio.client import Client
 
 import ftstan.client
-from ftstan.client import LoginError, NatsLogin, NatsUnreachableError
+from ftstan.client import LoginError, NatsLogin, NatsUnreachableError, PublishUnknownError
 from ftstan.client.link import _Client
 from tests.client.fake import FakeStan, Handler, on_a_loop
 from tests.compat.players.natswire import HOST, Operation
@@ -194,6 +194,34 @@ async def test_a_certificate_that_is_not_accepted_is_told_at_once_and_why(
                 CLUSTER, "me", servers=f"tls://{host}:{nats.port}", login=login, timeout=3600
             )
     assert caught.value.hint.startswith(hint)
+
+
+@on_a_loop
+async def test_a_login_that_hears_no_acks_of_named_publishes_publishes_without_names(
+    stage: Stage,
+) -> None:
+    nats = stage.nats(
+        settings=f"""authorization {{ users: [{{{SERVER_USER}}}, {{user: "me", password: "right",
+        permissions: {{subscribe: ["_INBOX.>", "_STAN.acks.*"]}}}}] }}
+        """
+    )
+    connection = Client()
+    await connection.connect(nats.url, user="server", password="s")
+    over = OverNats(connection)
+    FakeStan(over)  # type: ignore[arg-type]
+    await over.settle()
+    async with await ftstan.client.connect(
+        CLUSTER,
+        "me",
+        servers=nats.url,
+        login=NatsLogin(user="me", password="right"),
+        ack_timeout=3600,
+    ) as client:
+        assert await client.publish("foo", b"x")
+        with pytest.raises(PublishUnknownError, match=r'subscription to "_STAN\.acks\.\w+\.\*"'):
+            await client.publish("foo", b"x", name="order 1")
+        assert await client.publish("foo", b"x")
+    await connection.close()
 
 
 @on_a_loop

@@ -14,7 +14,9 @@ from ftstan.client import (
     PublishTimeoutError,
     PublishUnknownError,
 )
-from tests.client.fake import on_a_loop, stan, until
+from ftstan.client.session import Session
+from ftstan.wire import messages
+from tests.client.fake import FakeStan, on_a_loop, stan, until
 from tests.processes import CLUSTER
 
 
@@ -53,16 +55,72 @@ async def test_a_name_makes_the_guid_and_is_not_on_its_way_twice() -> None:
         CLUSTER, "me", servers=server.nats.url, max_in_flight=2
     ) as client:
         first = await client.publish_async("orders", b"one", name="order 1")
-        with pytest.raises(InvalidArgumentError, match="order 1 is on its way already"):
+        with pytest.raises(InvalidArgumentError, match="order 1 is on its way to orders already"):
             await client.publish_async("orders", b"one", name="order 1")
         await until(lambda: server.of("publish"), "the publish")
-        server.nats.publish(_acks(server), _ack(server.of("publish")[0].guid))
+        _acknowledge(server, 0)
         assert await first == "ft1.order 1"
         server.acks_publishes = True
         assert await client.publish("orders", b"one", name="order 1") == "ft1.order 1"
         for name in ("a\nb", "x" * 257):
             with pytest.raises(InvalidArgumentError, match="cannot name a message"):
                 await client.publish("orders", b"", name=name)
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_one_name_is_on_its_way_in_two_channels_and_each_gets_its_own_answer() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
+        orders = await client.publish_async("orders", b"one", name="order 1")
+        audit = await client.publish_async("audit", b"one", name="order 1")
+        await until(lambda: len(server.of("publish")) == 2, "both")
+        _acknowledge(server, 1, "too many channels")
+        with pytest.raises(PublishRefusedError, match="too many channels") as caught:
+            await audit
+        assert caught.value.channel == "audit"
+        assert not orders.done()
+        _acknowledge(server, 0)
+        assert await orders == "ft1.order 1"
+    await server.nats.close()
+
+
+@on_a_loop
+@pytest.mark.parametrize("channel", ["audit", "orders"])
+@pytest.mark.parametrize("republish", [False, True])
+async def test_an_ack_that_comes_late_or_again_answers_no_other_publish_of_that_name(
+    *, republish: bool, channel: str
+) -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(
+        CLUSTER,
+        "me",
+        servers=server.nats.url,
+        republish=republish,
+        republish_after=0.1,
+        ack_timeout=None if republish else 2,
+        ping_interval=1,
+    )
+    first = await client.publish_async("orders", b"one", name="order 1")
+    if republish:
+        await until(lambda: len(server.of("publish")) >= 2, "a repeat")
+        _acknowledge(server, 0)
+        await first
+    else:
+        with pytest.raises(PublishTimeoutError):
+            await first
+    server.stop()
+    await until(lambda: not client.connected, "a ping that nobody hears")
+    second = await client.publish_async(channel, b"two", name="order 1")
+    _acknowledge(server, -1)
+    server.publish_error = "too many channels"
+    server.acks_publishes = True
+    server.start()
+    with pytest.raises(PublishRefusedError, match="too many channels"):
+        await second
+    await client.close()
     await server.nats.close()
 
 
@@ -201,6 +259,63 @@ async def test_what_is_published_while_nobody_listens_is_sent_when_somebody_does
     server.start()
     await asyncio.gather(*publishes)
     assert [publish.data for publish in server.of("publish")] == [b"%d" % i for i in range(5)]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_what_is_published_as_service_comes_back_is_sent_behind_what_has_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await stan()
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=1)
+    server.stop()
+    await until(lambda: not client.connected, "a ping that nobody hears")
+    answers = [await client.publish_async("orders", b"%d" % i) for i in range(5)]
+    late: list[asyncio.Task[asyncio.Future[str]]] = []
+    serve = Session._serve
+
+    def served(session: Session) -> None:
+        if not session.served:
+            # It has its turn before what has waited.
+            late.append(asyncio.create_task(client.publish_async("orders", b"5")))
+        serve(session)
+
+    monkeypatch.setattr(Session, "_serve", served)
+    server.start()
+    await asyncio.gather(*answers)
+    await (await late[0])
+    assert [publish.data for publish in server.of("publish")] == [b"%d" % i for i in range(6)]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_an_ack_that_makes_room_as_the_connection_ends_lets_nobody_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=1)
+    first = await client.publish_async("orders", b"0")
+    second = asyncio.create_task(client.publish("orders", b"1"))
+    await until(lambda: server.of("publish"), "the publish")
+    room = client._publisher._room
+    give = room.give
+
+    def given(size: int) -> None:
+        # The end comes before whoever has got the room goes on.
+        monkeypatch.setattr(room, "give", give)
+        give(size)
+        client._publisher.stop(ConnectionClosedError("closed"))
+
+    monkeypatch.setattr(room, "give", given)
+    _acknowledge(server, 0)
+    await first
+    with pytest.raises(ConnectionClosedError):
+        await second
+    await client.flush()
+    assert client.in_flight == 0
     await client.close()
     await server.nats.close()
 
@@ -424,8 +539,18 @@ async def test_what_the_next_nats_server_does_not_carry_ends_alone_and_the_rest_
 
 
 def _acks(server: object) -> str:
-    (subject,) = (s for s in server.nats.wanted() if s.startswith("_STAN.acks."))  # type: ignore[attr-defined]
+    (subject,) = (
+        s
+        for s in server.nats.wanted()  # type: ignore[attr-defined]
+        if s.startswith("_STAN.acks.") and not s.endswith(".*")
+    )
     return str(subject)
+
+
+def _acknowledge(server: FakeStan, number: int, error: str = "") -> None:
+    """Answer a publish by its number, with an error if there is one."""
+    ack = messages.PubAck(guid=server.of("publish")[number].guid, error=error.encode())
+    server.nats.publish(server.publish_replies[number], messages.encode(ack))
 
 
 def _ack(guid: bytes) -> bytes:

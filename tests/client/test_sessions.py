@@ -28,6 +28,7 @@ from ftstan.client import (
     Start,
     errors,
 )
+from ftstan.client.link import Arrived, Link
 from ftstan.client.subscription import Subscription
 from ftstan.wire import messages
 from tests.client.fake import FakeNats, FakeStan, on_a_loop, stan, until
@@ -585,6 +586,29 @@ async def test_a_close_while_the_next_session_is_being_furnished_closes_that_one
     await client.close()
     assert [g.client_id for g in server.of("goodbye")] == [b"me"]
     await until(lambda: not server.nats.clients, "the end of the connection")
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_subscribe_that_is_answered_as_the_connection_ends_gives_no_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await stan()
+    ends: list[asyncio.Task[None]] = []
+    answered = Link._on_answer
+
+    async def on_answer(self: Link, arrived: Arrived) -> None:
+        await answered(self, arrived)
+        if server.of("subscribe"):
+            # In the turn in which the request gets its answer.
+            ends.append(asyncio.create_task(client._finish(ConnectionClosedError("closed"))))
+
+    monkeypatch.setattr(Link, "_on_answer", on_answer)
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url)
+    with pytest.raises(ConnectionClosedError):
+        await client.subscribe("foo", durable="d")
+    await asyncio.wait(ends)
+    assert not client._subscriptions
     await server.nats.close()
 
 

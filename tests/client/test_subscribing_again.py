@@ -425,6 +425,48 @@ async def test_one_that_is_closed_before_the_next_session_has_its_answer_leaves_
 
 
 @on_a_loop
+async def test_a_durable_that_is_given_up_between_two_sessions_is_forgotten_in_the_next() -> None:
+    server = await owner()
+    client = await connected(server, ping_interval=1)
+    subscription = await client.subscribe("foo", durable="audit")
+    server.holds = True
+    server.ping_error = "client has been replaced or is no longer registered"
+    await until(lambda: server.held, "its request")
+    server.ping_error = ""
+    leaving = asyncio.create_task(subscription.unsubscribe(60))
+    await asyncio.sleep(0.05)
+    assert not leaving.done()
+    server.release()
+    await leaving
+    assert [request.inbox.decode() for request in server.of("unsubscribe")] == [
+        server.ack_inboxes[-1]
+    ]
+    assert not server.live
+    assert subscription.closed
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_durable_that_is_given_up_behind_its_last_session_is_said_to_stay() -> None:
+    server = await owner()
+    client = await connected(server, ping_interval=1)
+    subscription = await client.subscribe("foo", durable="audit")
+    other = await client.subscribe("foo")
+    server.answers_connects = False
+    server.ping_error = "client has been replaced or is no longer registered"
+    await until(lambda: len(server.of("connect")) > 1, "another session to be asked for")
+    # The server forgets this one with its session.
+    await other.unsubscribe()
+    with pytest.raises(RequestTimeoutError, match="the server keeps the durable audit"):
+        await subscription.unsubscribe(0.2)
+    assert subscription.closed
+    assert server.of("unsubscribe") == []
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
 async def test_a_durable_that_is_in_use_is_refused_at_once_and_keeps_its_place() -> None:
     server = await owner()
     client = await connected(server)

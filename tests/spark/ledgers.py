@@ -94,6 +94,22 @@ def written(records: list[Record], files: int = 3) -> list[Record]:
     return [record for number in range(files) for record in records[number::files]]
 
 
+def of_two_channels() -> list[Record]:
+    """The story twice, and a second durable that got all of the one channel and nothing of the
+    other.
+    """
+    records = story()
+    more: list[Record] = [
+        replace(record, subscription="second") for record in records if isinstance(record, Delivery)
+    ]
+    for record in story():
+        if isinstance(record, Publish | Read | Delivery):
+            more.append(replace(record, id=f"b{record.id}", channel="b"))
+        elif isinstance(record, Ack):
+            more.append(replace(record, id=f"b{record.id}"))
+    return [*records, *more]
+
+
 def without(records: list[Record], goes: Callable[[Record], bool]) -> list[Record]:
     return [record for record in records if not goes(record)]
 

@@ -62,6 +62,7 @@ LEDGERS = {
     "all at once": _spoiled(*ledgers.SPOILS),
     "some of it": _spoiled("lost at the end", "another content", "never read"),
     "half of it": ledgers.story(90, 2)[::2],
+    "nothing of a channel": ledgers.of_two_channels(),
     **selftest.ledgers(),
 }
 #: The last ones break what only a drill is held to.

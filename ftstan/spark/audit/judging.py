@@ -112,7 +112,6 @@ class Evidence:
             .join(names, "first_id", "left")
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
-        self._subscriptions = _by_channel(ledger.subscriptions)
 
     def forget(self) -> None:
         """Give back what Spark keeps of it."""
@@ -247,11 +246,12 @@ class Evidence:
         yield from (found[rule] for rule in Rule if rule in found)
 
     def _missed(self) -> Column:
-        """The durables that never saw an id."""
-        return F.array_except(
-            F.coalesce(self._subscriptions[F.col("channel")], F.array().cast("array<string>")),
-            "durables",
-        )
+        """The durables that never saw an id.
+
+        Of the whole ledger: one that got nothing of a channel is nowhere in it.
+        """
+        durables = F.array(*map(F.lit, self._ledger.durables)).cast("array<string>")
+        return F.array_except(durables, "durables")
 
     @cached_property
     def _channels(self) -> list[str]:
@@ -260,9 +260,8 @@ class Evidence:
         A ledger of nothing is judged like one of an empty channel.
         """
         read = {reading.channel for reading in self._ledger.readings}
-        return sorted(read | set(self._ledger.subscriptions) | set(self._of_ids["channels"])) or [
-            ""
-        ]
+        delivered = {channel for channel, _ in self._ledger.deliveries}
+        return sorted(read | delivered | set(self._of_ids["channels"])) or [""]
 
     def _cases(self) -> Iterator[Cases]:
         acked = self.ids.where("t is not null")
@@ -444,11 +443,3 @@ def tell(cases: Cases, count: int) -> Breach:
         .collect()
     )
     return Breach(cases.rule, count, tuple(row["text"] for row in rows))
-
-
-def _by_channel(names: dict[str, list[str]]) -> Column:
-    """A map from channel to texts."""
-    pairs = [
-        x for channel, some in names.items() for x in (F.lit(channel), F.array(*map(F.lit, some)))
-    ]
-    return F.create_map(*pairs) if pairs else F.create_map().cast("map<string, array<string>>")

@@ -168,12 +168,9 @@ class Ledger:
         return {reading.channel: reading.reader for reading in found}
 
     @property
-    def subscriptions(self) -> dict[str, list[str]]:
-        """The durables of each channel, sorted."""
-        found: dict[str, list[str]] = {}
-        for channel, name in sorted(self.deliveries):
-            found.setdefault(channel, []).append(name)
-        return found
+    def durables(self) -> list[str]:
+        """The durables that any channel has, sorted."""
+        return sorted({name for _, name in self.deliveries})
 
     def forget(self) -> None:
         """Give back what Spark keeps of it."""

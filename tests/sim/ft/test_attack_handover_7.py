@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.admin.protocol import Verb
+from ftstan.base import log
+from ftstan.base.errors import NatsError
+from ftstan.node.pipeline import Serving
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.shapes import LOCAL
 from tests.sim.ft.test_attack_handover import Publisher, pair, publisher, run
@@ -95,6 +98,72 @@ def test_publishes_that_were_kept_and_go_with_the_link_are_counted() -> None:
         run(group, 1)
         assert set(guids) <= set(client.open)
         assert standby.product.unanswered >= len(guids)
+
+
+@pytest.mark.parametrize(("cause", "mixed"), [("word", False), ("word", True), ("storage", False)])
+def test_an_owner_whose_last_word_is_lost_makes_files_tidy_for_an_original_only(
+    monkeypatch: pytest.MonkeyPatch, cause: str, *, mixed: bool
+) -> None:
+    """Nobody is served from then on, and its successor waits for the store."""
+    tidied: list[bool] = []
+    told: list[str] = []
+    stop = Serving.stop
+
+    def stopped(self: Serving, *, tidy: bool = True) -> None:
+        tidied.append(tidy)
+        stop(self, tidy=tidy)
+
+    async def lost(_payload: bytes) -> None:
+        raise NatsError("nats: connection closed")
+
+    monkeypatch.setattr(Serving, "stop", stopped)
+    monkeypatch.setattr(log.stream, "warning", lambda text, **_: told.append(text))
+    with group_of(PAIR) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+        if mixed:
+            group.switch_mixed(owner, on=True)
+            run(group, 1)
+        product = owner.product.group
+        assert product is not None
+        owner.switchover()
+        assert move(group, lambda: bool(owner.successor), steps=400)
+        if cause == "word":
+            monkeypatch.setattr(product._handover, "_send", lost)
+            why = "nats: connection closed"
+        else:
+            client.publish()
+            owner.stalled_until = owner.clock.mono() + 3
+            why = "what had come was not stored and answered within 2 s"
+        assert move(group, lambda: bool(owner.ended))
+        assert tidied == [mixed]
+        assert f"ft: the hand-over is not seamless, publishers have to repeat: {why}" in told
+        assert move(group, lambda: standby.serving)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_an_owner_that_serves_nobody_prepares_nothing_before_it_stops(
+    monkeypatch: pytest.MonkeyPatch, *, cut: bool
+) -> None:
+    prepared: list[Serving] = []
+
+    def prepare(self: Serving) -> bool:
+        prepared.append(self)
+        return False
+
+    monkeypatch.setattr(Serving, "prepare_stop", prepare)
+    with group_of(PAIR) as group:
+        owner, standby = pair(group)
+        # Nobody follows.
+        standby.kill()
+        group._bury(standby)
+        group._start_at[standby.member] = group.clock.mono() + 60
+        if cut:
+            group.hub.cut(owner.member)
+            assert move(group, lambda: not owner.serving)
+        owner.stopping = True
+        assert move(group, lambda: bool(owner.ended))
+        assert bool(prepared) is not cut
 
 
 def test_a_purge_right_behind_the_owners_last_answer_is_found_by_its_successor() -> None:

@@ -270,7 +270,7 @@ def test_a_publish_that_waits_for_its_client_while_the_owner_is_leaving_is_noted
     assert pub_acks(driver.out) == [PubAck(b"before"), PubAck(b"1")]
     # Noted twice, a repeat of it would go without an answer. What came before the notes began is no
     # successor's.
-    assert driver.broker.taken == [b"conn.late\x001"]
+    assert driver.broker.taken == [(b"conn.late\x001", b"foo")]
 
 
 def test_publishes_that_come_before_their_client_are_stored_in_order_when_it_comes() -> None:

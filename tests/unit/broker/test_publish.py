@@ -272,13 +272,24 @@ def test_while_the_owner_is_leaving_every_publish_that_it_answers_is_noted(drive
     send(driver, pub_msg(b"good", b"foo", b"x", conn_id=b"conn.me"))
     send(driver, pub_msg(b"of an old client", b"foo", b"x", client_id=b"me"))
     send(driver, pub_msg(b"refused", b"a/b", b"x", conn_id=b"conn.me"))
-    assert driver.broker.taken == [b"conn.me\0good", b"me\0of an old client", b"conn.me\0refused"]
+    send(driver, pub_msg(b"long", b"c" * 256, b"x", conn_id=b"conn.me"))
+    send(driver, pub_msg(b"nowhere", b"", b"x", conn_id=b"conn.me"))
+    *named, long, nowhere = driver.broker.taken
+    assert named == [
+        (b"conn.me\0good", b"foo"),
+        (b"me\0of an old client", b"foo"),
+        (b"conn.me\0refused", b"a/b"),
+    ]
+    # Known by all of their bytes: a successor would take them for those of an older release.
+    assert [(len(key), key[:1], channel) for key, channel in (long, nowhere)] == [
+        (17, b"\0", b"")
+    ] * 2
 
 
 def test_what_the_former_owner_answered_is_neither_stored_nor_answered_again(
     driver: Driver,
 ) -> None:
-    driver.broker.answered = {b"conn.me\0g1": 1}
+    driver.broker.answered = {(b"conn.me\0g1", b"foo"): 1}
     assert send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me")) == []
     assert pub_acks(send(driver, pub_msg(b"g2", b"foo", b"y", conn_id=b"conn.me"))) == [
         PubAck(b"g2", b"")
@@ -289,8 +300,24 @@ def test_what_the_former_owner_answered_is_neither_stored_nor_answered_again(
     assert stored(driver) == [b"y", b"z"]
 
 
+def test_a_guid_that_the_former_owner_answered_is_new_in_another_channel(driver: Driver) -> None:
+    driver.broker.answered = {(b"conn.me\0g1", b"orders"): 1}
+    driver.broker.taken = []
+    assert driver.publish(b"g1", channel=b"audit") == [PubAck(b"g1", b"")]
+    assert driver.publish(b"g1", channel=b"orders") == []
+    assert driver.broker.taken == [(b"conn.me\0g1", b"audit")]
+
+
+def test_an_owner_of_an_older_release_has_answered_a_guid_in_whatever_channel(
+    driver: Driver,
+) -> None:
+    driver.broker.answered = {(b"conn.me\0g1", b""): 1}
+    assert driver.publish(b"g1", channel=b"orders") == []
+    assert driver.publish(b"g1", channel=b"orders") == [PubAck(b"g1", b"")]
+
+
 def test_a_publish_that_the_former_owner_answered_twice_is_left_out_twice(driver: Driver) -> None:
-    driver.broker.answered = {b"conn.me\0g1": 2}
+    driver.broker.answered = {(b"conn.me\0g1", b"foo"): 2}
     for data in (b"x", b"x"):
         assert send(driver, pub_msg(b"g1", b"foo", data, conn_id=b"conn.me")) == []
     assert pub_acks(send(driver, pub_msg(b"g1", b"foo", b"again", conn_id=b"conn.me"))) == [
@@ -303,4 +330,4 @@ def test_a_publish_that_came_twice_is_noted_twice(driver: Driver) -> None:
     driver.broker.taken = []
     send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me"))
     send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me"))
-    assert driver.broker.taken == [b"conn.me\0g1"] * 2
+    assert driver.broker.taken == [(b"conn.me\0g1", b"foo")] * 2

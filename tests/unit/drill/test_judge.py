@@ -82,6 +82,20 @@ def test_each_channel_is_judged_by_itself() -> None:
     )
 
 
+def test_a_durable_that_got_nothing_of_a_channel_has_missed_all_of_it() -> None:
+    records = clean_ledger()
+    other: list[Record] = []
+    for record in records:
+        if isinstance(record, Publish | Read | Delivery):
+            other.append(replace(record, id=f"x{record.id}", channel="other"))
+        elif isinstance(record, Ack):
+            other.append(replace(record, id=f"x{record.id}"))
+    second = [replace(x, subscription="second") for x in records if isinstance(x, Delivery)]
+    (breach,) = judge([*records, *other, *second]).breaches
+    assert (breach.rule, breach.count) == (Rule.DELIVERED, len(second))
+    assert breach.examples[0] == "other: second: id x1.1"
+
+
 def test_a_message_acked_before_another_was_published_must_come_first_and_no_other() -> None:
     """Two publishes that overlap may be stored in any order."""
     records = [x for x in clean_ledger() if not isinstance(x, Publish | Ack)]

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -66,7 +66,12 @@ class Nodes(Watchers):
 
 
 class Load:
-    """Clients whose publishes are all acknowledged at once, and read by everybody."""
+    """Clients whose publishes are all acknowledged at once, and read by everybody.
+
+    ``missed``: what they say was not.
+    """
+
+    missed: ClassVar[list[str]] = []
 
     def __init__(
         self,
@@ -99,9 +104,9 @@ class Load:
             self.counts.highest["drill"] = number
             await asyncio.sleep(0.01)
 
-    async def finish(self) -> bool:
+    async def finish(self) -> list[str]:
         await self.end()
-        return True
+        return self.missed
 
     async def read(self, channel: str, reader: str, epoch: int, stop: int) -> None:
         for number in range(1, stop + 1):
@@ -240,6 +245,17 @@ def test_what_no_server_says_or_none_could_is_not_believed(
     fault = switched_over(tmp_path, made, monkeypatch, page)
     *_, takeover = written(tmp_path, Takeover)
     assert takeover.t - fault.t >= 400_000
+
+
+def test_a_drill_whose_consumer_got_nothing_and_is_in_no_ledger_has_failed(
+    tmp_path: Path, made: list[Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made == []
+    missed = "queue did not get 7 acknowledged messages of channel drill"
+    monkeypatch.setattr(Load, "missed", [missed])
+    result = played(tmp_path, lambda: None, 60)
+    assert result.verdict.clean
+    assert (result.passed, result.failures) == (False, (missed,))
 
 
 def test_a_stall_between_faults_counts_against_the_limit_as_well(

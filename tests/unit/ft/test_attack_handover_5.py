@@ -18,7 +18,7 @@ from ftstan.base.errors import FencedError
 from ftstan.base.states import NodeState
 from ftstan.config.options import ServerOptions
 from ftstan.ft.events import TryLock, TryResult
-from ftstan.ft.handover import Following, Leaving, Message, Subscribed, Took, decode
+from ftstan.ft.handover import Following, Leaving, Message, PublishKey, Subscribed, Took, decode
 from ftstan.ft.lock_attempt import attempt
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.survey import SERVER_NAME
@@ -253,7 +253,7 @@ def test_a_copy_from_before_ftstan_ends_the_owner(owner: StoreOwner, store: Path
 
 STORE = b"s" * 16
 QUESTION = Leaving("OWNER", 7, STORE, "_STAN.pub.c.>")
-ANSWER = Took("OWNER", 7, STORE, "ME", 0, 1, (b"conn\0guid",))
+ANSWER = Took("OWNER", 7, STORE, "ME", 0, 1, ((b"conn\0guid", b"orders"),))
 ACTIVATION = SimpleNamespace(predecessor=(7, b"n"), was_mixed=False, ft_mixed=False)
 
 
@@ -276,7 +276,7 @@ class Buffer:
     def leave_link(self) -> object:
         return SimpleNamespace(hand_on=lambda: None)
 
-    def hand_on(self, answered: dict[bytes, int]) -> BufferedPublishes:
+    def hand_on(self, answered: dict[PublishKey, int]) -> BufferedPublishes:
         return BufferedPublishes(b"", answered, 1, ())
 
 
@@ -364,7 +364,7 @@ def test_what_a_named_successor_kept_is_used_without_what_the_owner_answered(
         assert successor.has_said(Following)
         ahead = await successor.part.decide(ACTIVATION)  # type: ignore[arg-type]
         assert ahead is not None
-        assert ahead.answered == {b"conn\0guid": 1}
+        assert ahead.answered == {(b"conn\0guid", b"orders"): 1}
 
     played(story)
 

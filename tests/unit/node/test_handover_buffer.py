@@ -69,10 +69,10 @@ def test_what_is_published_after_open_is_kept_as_it_came_and_the_link_goes_on(ur
     buffer.open()
     publish(url, b"one", b"two\r\nPONG\r\n")
     assert keep(buffer, 2) == [b"one", b"two\r\nPONG\r\n"]
-    ahead = buffer.hand_on({b"x": 2})
+    ahead = buffer.hand_on({(b"x", b"foo"): 2})
     events = Parser(1 << 20).feed(ahead.data)
     assert [event[0] for event in events if event[0] != "INFO"] == ["PONG", "MSG", "MSG"]
-    assert (ahead.pongs, ahead.answered) == (1, {b"x": 2})
+    assert (ahead.pongs, ahead.answered) == (1, {(b"x", b"foo"): 2})
     assert buffer.link.connected
     buffer.link.close()
 

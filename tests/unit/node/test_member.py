@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,6 +14,9 @@ from ftstan.base.states import NodeState
 from ftstan.node.handover_buffer import BufferedPublishes
 from ftstan.node.member import NodeMember
 from ftstan.node.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_member_that_has_the_lock_and_is_not_active_yet_is_not_paused() -> None:
@@ -24,6 +28,26 @@ def test_a_member_that_has_the_lock_and_is_not_active_yet_is_not_paused() -> Non
     with pytest.raises(RefusedError, match="is taking over"):
         asyncio.run(member.pause("me"))
     assert paused == []
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_an_owner_that_hands_over_takes_no_epoch_that_its_successor_does_not_expect(
+    *, leaves: bool
+) -> None:
+    recorded: list[bool] = []
+
+    async def call(work: Callable[[], None]) -> None:
+        work()
+
+    owner = SimpleNamespace(
+        present=object(), has_directory=True, set_mixed=lambda *, on: recorded.append(on)
+    )
+    group = SimpleNamespace(leaves=leaves, note_epoch=lambda: None)
+    node = SimpleNamespace(is_ft_active=lambda: True, owner=owner, group=group, call=call)
+    member = NodeMember(cast("Any", node), cast("Any", None), cast("Any", None))
+    with pytest.raises(RefusedError, match="hands over") if leaves else nullcontext():
+        asyncio.run(member.set_mixed(on=False))
+    assert recorded == ([] if leaves else [False])
 
 
 def test_publishes_that_were_kept_are_counted_when_the_server_does_not_open(

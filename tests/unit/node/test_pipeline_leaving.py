@@ -13,13 +13,30 @@ _PONG = 4
 
 def test_what_was_answered_is_named_when_nats_has_given_everything() -> None:
     node, server = serving()
-    node.taken = [b"conn\0guid"]
+    node.taken = [(b"conn\0guid", b"orders")]
     left = server.leave()
     server.turn(readable=True)
     assert not left.done()
     node.link_events.append((_PONG, b""))
     server.turn(readable=True)
-    assert left.result(0) == [b"conn\0guid"]
+    assert left.result(0) == [(b"conn\0guid", b"orders")]
+
+
+def test_who_leaves_takes_no_orders_of_operators_from_then_on() -> None:
+    node, server = serving()
+    server.open_link()
+    node.link_events.append((_PONG, b""))
+    server.turn(readable=True)
+    took = [server.ready]
+    left = server.leave()
+    took.append(server.ready)
+    for goes_on in (True, False):
+        node.goes_on = goes_on
+        node.link_events.append((_PONG, b""))
+        server.turn(readable=True)
+        took.append(server.ready)
+        assert left.done() is not goes_on
+    assert took == [True, False, False, False]
 
 
 def test_who_leaves_keeps_nothing_back_for_clients_that_are_late() -> None:

@@ -30,7 +30,7 @@ class Everything:
         self.on_commit: Callable[[], None] = lambda: None
         self.connected = True
         self.lost: ConnectionLostError | None = None
-        self.taken: list[bytes] | None = None
+        self.taken: list[tuple[bytes, bytes]] | None = None
         self.replies = self.deliveries = self.acks = b""
         self.output_size = 0
         self.wire: list[bytes] = []
