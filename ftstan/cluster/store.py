@@ -121,10 +121,11 @@ class ClusterChannel:
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """Messages of the local store. Raises ``BehindError`` if it is found damaged."""
-        found = self._inner.read(sequence, max_msgs, max_bytes)
-        # A read passes over what is damaged, and other nodes have it.
-        self._check(self.name)
-        return found
+        try:
+            return self._inner.read(sequence, max_msgs, max_bytes)
+        finally:
+            # A read passes over what is damaged, and other nodes have it.
+            self._check(self.name)
 
     def sequence_at(self, timestamp: int) -> int:
         """First sequence at or after a time."""
@@ -281,9 +282,13 @@ class ClusterStore:
         # Behind the deletion: nothing of the channel's former life is ever applied again.
         self._replica.checkpoint()
 
-    def change_node(self, node: str, *, is_in: bool) -> None:
-        """Add a node to the cluster, or remove it, on every node. Raises ``FencedError``."""
-        self._stage(Operation(Op.NODE, node.encode(), int(is_in)))
+    def change_nodes(self, changes: Mapping[str, bool]) -> None:
+        """Add nodes to the cluster (true), or remove them, on every node, in one entry.
+
+        Raises ``FencedError``.
+        """
+        for node, is_in in changes.items():
+            self._stage(Operation(Op.NODE, node.encode(), int(is_in)))
         self._append()
 
     # ---- the commit

@@ -29,6 +29,7 @@ from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.beats import decode_report
 from ftstan.cluster.follower import REMOVED, Stage
 from ftstan.cluster.log import LogLostError
+from ftstan.cluster.members import OTHERS
 from ftstan.cluster.names import beat_subject, copy_subject, question_subject
 from ftstan.config.limits import Limits
 from ftstan.nats import tasks
@@ -369,12 +370,14 @@ class ClusterNode:
     async def change_node(self, node: str, *, is_in: bool) -> None:
         """Add a node to the cluster, or remove it; this node ends if it is the one.
 
+        ``OTHERS`` removes all nodes but this one, and those that nobody has heard of.
+
         Raises ``RefusedError`` and ``StoreError``.
         """
         self._check_leads()
-        if not _NODE_ID.fullmatch(node):
+        if not (_NODE_ID.fullmatch(node) or (node == OTHERS and not is_in)):
             raise RefusedError("invalid node ID", hint="no blanks, and none of . * >")
-        if not is_in:
+        if not is_in and node != OTHERS:
             await self._check_removable(node)
         try:
             async with asyncio.timeout(_WITHIN_S):
@@ -386,6 +389,9 @@ class ClusterNode:
                 f"no majority has confirmed it within {_WITHIN_S:g} s: it may still be carried out",
                 hint="see ftstanctl cluster status for who answers",
             ) from None
+        if node == OTHERS:
+            log.stream.info(f'Removed all nodes but "{self.node_id}"')
+            return
         log.stream.info(f'{"Added" if is_in else "Removed"} node "{node}"')
         if node == self.node_id and not is_in:
             self._node.request_step_down("", status=0)
@@ -444,6 +450,14 @@ class ClusterNode:
         """Everything is appended: let another node lead at once."""
         if not self.leads:
             return
+        if self._access.is_alone:
+            self._access.note_last()
+        else:
+            await self._let_follow()
+        if self._node.hands_over:
+            log.stream.info("finished leader stepdown actions")
+
+    async def _let_follow(self) -> None:
         with contextlib.suppress(NatsError, TimeoutError):
             await self._control.subscribe(self._beats, self._on_beat)
             await self._say(leaves=True)
@@ -451,12 +465,6 @@ class ClusterNode:
             # and would wait for an answer that does not come.
             async with asyncio.timeout(_FOLLOWED_S):
                 await self._followed.wait()
-        with contextlib.suppress(NatsError):
-            # Who follows may lead as soon as nobody looks.
-            if not (self._followed.is_set() or await self._ready()):
-                self._access.note_last()
-        if self._node.hands_over:
-            log.stream.info("finished leader stepdown actions")
 
     def _on_beat(self, _subject: str, data: bytes) -> None:
         said = decode_report(data)
