@@ -27,7 +27,7 @@ from ftstan.cluster.time import LeaderClock
 from ftstan.config.limits import Limits
 from ftstan.ft.access import FileAccess
 from ftstan.ft.owned import OwnedAccess
-from ftstan.nats.clustered import log_path, node_id
+from ftstan.nats.clustered import given_log_path, log_path, node_id
 from ftstan.nats.jetstream import JetStream
 
 if TYPE_CHECKING:
@@ -240,7 +240,8 @@ class ClusterAccess(OwnedAccess):
                     NOT_CLUSTERED, hint="start it without -clustered, or on an empty datastore"
                 )
             raise RecoveryError(
-                f'streaming state was recovered but cluster log path "{self.log_path}" is empty',
+                "streaming state was recovered but cluster log path "
+                f'"{given_log_path(self._context.options)}" is empty',
                 hint="mount that directory, or empty the datastore too: it is filled from the log",
             )
         if checkpoint.store_id != store_id:
