@@ -273,7 +273,7 @@ def test_three_hosts_are_a_cluster_that_serves_without_one_of_them(moved: Moved)
         )
     leader = serving(servers)
     (other, third) = (number for number in hosts if number != leader)
-    client = round_trip(servers[other].port, "me", b"new")
+    round_trip(servers[other].port, "me", b"new")
     assert servers[other].get("/readyz")[0] == 200
     # What clients may say reaches neither the log nor what nodes say to each other.
     assert refused(NatsConnection(servers[other].port), "_FTSTAN.cluster.orders.beat")
