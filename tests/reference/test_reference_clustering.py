@@ -175,7 +175,7 @@ def test_one_seed_founds_a_cluster_that_others_join_and_a_second_seed_founds_no_
     url = nats_servers(moved)
     seed, second, third = README.lines(10)
     servers = [start(moved, seed, "a")]
-    servers[0].wait_for(LEADS, _WAIT_S)
+    servers[0].wait_for(LEADS, within=_WAIT_S)
     servers += [start(moved, second, "b"), start(moved, third, "c")]
     names = {node_id(server) for server in servers}
     assert len(names) == 3
