@@ -576,7 +576,9 @@ class Follower:
         trouble = self.trouble
         if not trouble and stage not in (Stage.FOLLOWING, Stage.LEADING):
             trouble = stage.value
-        stored = self._replica.stored
+        # Entries must not go because of a node that may lack a channel of what it has stored.
+        is_sound = stage in (Stage.FOLLOWING, Stage.LEADING)
+        stored = self._replica.stored if is_sound else 0
         seeds = self._replica.seeds
         lacks = bool(self._replica.lacking)
         said = replace(said, trouble=trouble, life=self._life, stored=stored)

@@ -584,11 +584,15 @@ def test_a_node_with_damage_copies_from_another_one_and_does_not_lead_before(
     first = leader(stream, time)
     node = Node(stream, "c", time)
     node.run(2.0, beats=first)
+    node.replica.stored = 1
+    assert node.follower.report().stored == 1
     node.replica.damaged = frozenset((b"foo",))
     # The log has everything, and the leader is silent.
     node.run(20.0)
     assert node.stage() is Stage.COPYING
     assert not node.was_elected()
+    # No entry may go because this node has stored it: not all of it is there.
+    assert node.follower.report().stored == 0
     assert 'channel "foo" is damaged on this node; no node answers' in node.follower.trouble
     FakeCopy.at = first.log.at
     FakeCopy.chosen.clear()
@@ -602,6 +606,7 @@ def test_a_node_with_damage_copies_from_another_one_and_does_not_lead_before(
     node.js.reports = [said(report("b", first.log.at, 0, leads=False))]
     node.run(1.0, beats=first)
     assert (FakeCopy.chosen, node.stage()) == (["b"], Stage.FOLLOWING)
+    assert node.follower.report().stored == 1
     node.js.reports = []
     node.run(20.0)
     assert node.was_elected()
