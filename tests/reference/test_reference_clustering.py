@@ -89,7 +89,7 @@ def end(server: Server) -> None:
 
 
 @README.example(5, 6)
-def test_three_nodes_are_a_cluster_and_a_fourth_joins_by_itself(
+def test_three_nodes_are_a_cluster_and_a_fourth_joins(
     moved: Moved,
 ) -> None:
     url = nats_servers(moved)
