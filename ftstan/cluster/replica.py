@@ -434,7 +434,7 @@ class Replica:
         self._listed = frozenset(names)
         self.missing = self._listed - self.channels.keys() - self.later.keys()
         for name in sorted(self.missing):
-            log.error(f'channel "{_shown(name)}" is gone from the datastore of this node')
+            log.error(f'cluster: channel "{_shown(name)}" is gone from the datastore of this node')
 
     def _list_channels(self, *, but: bytes = b"") -> None:
         """Note which channels there are, on disk. Raises ``StoreError``."""
