@@ -69,6 +69,8 @@ class ClusterAccess(OwnedAccess):
         self._nodes = KnownNodes(self.log_path, self._founders(), self._changes)
         self._is_whole = False
         """Whether the store was closed with everything in it that this node has acknowledged."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Called on the data plane's thread when a leader that stops has appended all it will."""
         self.source: CopySource | None = None
         """What other nodes copy this one's store from, once it is recovered."""
 
@@ -275,7 +277,7 @@ class ClusterAccess(OwnedAccess):
         assert self._replica is not None
         assert self._log is not None
         self._time.leads = True
-        self._leading = ClusterStore(self._replica, self._log, self._context.clock)
+        self._leading = ClusterStore(self._replica, self._log, self._context.clock, self.on_left)
         return self._leading
 
     def close(self) -> None:

@@ -178,7 +178,15 @@ class ClusterStore:
 
     kind = "RAFT_FILE"
 
-    def __init__(self, replica: Replica, rlog: ReplicatedLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        rlog: ReplicatedLog,
+        clock: Clock,
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``left()``: called when a stop has appended the last entry."""
+        self._left = left
         self._replica = replica
         self._log = rlog
         self._clock = clock
@@ -373,6 +381,8 @@ class ClusterStore:
         """Append what is left, and leave a checkpoint. The local store is its owner's to close."""
         if self._staged:
             self._append()
+        # What is left to do here is local: another node need not wait for it.
+        self._left()
         self._replica.checkpoint()
         log.debug("cluster: the leader's store is closed")
 

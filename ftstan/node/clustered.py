@@ -112,6 +112,8 @@ class ClusterNode:
         self._steward: Steward | None = None
         self._successor = ""
         """The node that is to lead after this one."""
+        self._farewell: asyncio.Task[None] | None = None
+        access.on_left = self._on_left
         self._followed = asyncio.Event()
         """Another node leads, while this one stops."""
 
@@ -447,7 +449,7 @@ class ClusterNode:
         self._tasks.clear()
 
     async def stopped(self) -> None:
-        """Everything is appended: let another node lead at once."""
+        """The store is closed: wait for the next leader, or note that there will be none."""
         if not self.leads:
             return
         if self._access.is_alone:
@@ -457,10 +459,23 @@ class ClusterNode:
         if self._node.hands_over:
             log.stream.info("finished leader stepdown actions")
 
-    async def _let_follow(self) -> None:
-        with contextlib.suppress(NatsError, TimeoutError):
+    def _on_left(self) -> None:
+        """On the data plane's thread."""
+        self._loop.call_soon_threadsafe(self._take_leave)
+
+    def _take_leave(self) -> None:
+        """Nothing more is appended: let another node lead, while this one closes its store."""
+        if self._farewell is None and not self._access.is_alone:
+            self._farewell = tasks.spawn(self._say_farewell(), "farewell", self._node.fail)
+
+    async def _say_farewell(self) -> None:
+        with contextlib.suppress(NatsError):
             await self._control.subscribe(self._beats, self._on_beat)
             await self._say(leaves=True)
+
+    async def _let_follow(self) -> None:
+        self._take_leave()
+        with contextlib.suppress(TimeoutError):
             # Until then our NATS server stays: the next leader may be reading the log through it,
             # and would wait for an answer that does not come.
             async with asyncio.timeout(_FOLLOWED_S):
@@ -473,6 +488,6 @@ class ClusterNode:
 
     async def close(self) -> None:
         """End the connection."""
-        for task in self._tasks:
+        for task in [*self._tasks, *([self._farewell] if self._farewell is not None else [])]:
             task.cancel()
         await self._control.close()
