@@ -17,7 +17,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared coverage mutate fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-bridge demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark bench-sql clean proto packages lock lab
+.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared coverage mutate fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-bridge demo-pipeline bench bench-tuning bench-ft bench-cluster bench-scale bench-spark bench-sql clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -231,6 +231,10 @@ bench-tuning: build
 # How long a pair does not answer when its active ends.
 bench-ft: build
 	$(BIN)/python -m benchmarks.ft
+
+# How long a replicated cluster does not answer when its leader ends, BENCH_ARGS="--endings 5 --only SIGTERM".
+bench-cluster: build
+	$(BIN)/python -m benchmarks.cluster $(BENCH_ARGS)
 
 # What an operation costs with many channels, subscriptions, clients and group members.
 bench-scale: build

@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="more options of the members, after --")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ftstan-bench-", dir=options.directory) as made:
-        sync, confirm = _storage(made)
+        sync, confirm = storage(made)
     print(f"fdatasync of 100 bytes here {sync:.2f} ms, a confirm {confirm:.2f} us at best")
     print(
         f"a publish of {options.size} bytes every {options.every:g} ms, {options.failovers} "
@@ -107,7 +107,7 @@ def main() -> None:
         _store(name, options, ["--channels", str(options.channels), "--each", str(each)], channels)
 
 
-def _storage(directory: str) -> tuple[float, float]:
+def storage(directory: str) -> tuple[float, float]:
     """What a sync costs on this disk, in milliseconds, and what a confirm costs, in
     microseconds.
     """

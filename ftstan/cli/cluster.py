@@ -27,6 +27,7 @@ from ftstan.cli.words.cluster import OFFLINE
 from ftstan.cli.words.servers import EXIT_DONE, EXIT_REFUSED, EXIT_UNSERVED
 from ftstan.cluster import health
 from ftstan.cluster.health import find_leader, find_successor, judge
+from ftstan.cluster.members import OTHERS
 from ftstan.ft.health import Health
 from ftstan.ft.subjects import question_subject
 from ftstan.nats.clustered import LOG_USER, read_log_password
@@ -256,6 +257,9 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _change(arguments: argparse.Namespace, verb: Verb) -> int:
+    if verb is Verb.REMOVE_NODE and arguments.others:
+        return _with_nodes(arguments, lambda asked: _remove_others(arguments, asked))
+
     def work(asked: Nodes) -> int:
         leader, nodes = asked.leader()
         node = arguments.node
@@ -281,6 +285,21 @@ def _change(arguments: argparse.Namespace, verb: Verb) -> int:
         return EXIT_DONE
 
     return _with_nodes(arguments, work)
+
+
+def _remove_others(arguments: argparse.Namespace, asked: Nodes) -> int:
+    leader, _ = asked.leader()
+    confirm(
+        arguments,
+        f"remove all nodes but {leader.node_id}: while that one is away, nobody serves",
+        destroys=False,
+    )
+    asked.change(arguments, leader, Request(Verb.REMOVE_NODE, name=OTHERS, by=claimed()))
+    if arguments.output == "json":
+        print_json({"left": leader.node_id})
+    else:
+        say(f"{leader.node_id}: all other nodes were removed")
+    return EXIT_DONE
 
 
 # ---- backup

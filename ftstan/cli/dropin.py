@@ -1,5 +1,5 @@
-"""``ftstanctl systemd-dropin``: let the service's unit reach a datastore, spool or log outside of
-its own directories.
+"""``ftstanctl systemd-dropin``: let the service's unit reach a datastore, the log path of a node,
+a spool or a log outside of its own directories.
 
 The unit that ships may write below ``/var/lib/ftstan`` and ``/var/log/ftstan`` only. This makes the
 few lines that add other places: ``ReadWritePaths`` and, so that the service waits for shared
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, UsageError
-from ftstan.cli.strict import make_datastore
+from ftstan.cli.strict import make_datastore, service_log_path
 from ftstan.cli.terminal import print_json, say
 from ftstan.config.flags import parse, to_settings
 from ftstan.config.service_unit import UNIT_PLACES, read_unit
@@ -149,7 +149,7 @@ def _made(arguments: argparse.Namespace) -> DropIn:
     datastore = arguments.datastore
     log = arguments.log
     config = arguments.config or f"/etc/ftstan/{found['instance'] or 'ftstan'}.conf"
-    pid_file = ""
+    pid_file = log_path = ""
     if arguments.config or not datastore:
         if not os.path.exists(config):
             raise ConfigError(
@@ -163,7 +163,8 @@ def _made(arguments: argparse.Namespace) -> DropIn:
         datastore = datastore or options.dir
         log = log or options.log.file
         pid_file = options.pid_file
-    storage = [_absolute(path) for path in (datastore, *arguments.spool) if path]
+        log_path = service_log_path(options)
+    storage = [_absolute(path) for path in (datastore, log_path, *arguments.spool) if path]
     files = [os.path.dirname(_absolute(path)) for path in (log, pid_file) if path]
     mounts = _beyond(storage)
     return DropIn(arguments.unit, _beyond([*storage, *files]), mounts or _beyond(files))

@@ -113,6 +113,7 @@ def _directories(options: ServerOptions, made: Collection[str]) -> Iterator[Conf
     """A datastore is made by the first start, the directory above it by the operator."""
     places = [
         ("dir", _datastore(options.dir) if options.store == STORE_FILE else ""),
+        ("cluster_log_path", _datastore(options.cluster.log_path) if options.clustered else ""),
         ("log", _above(options.log.file)),
         ("pid", "" if options.nats_servers else _above(options.pid_file)),
         ("ports_file_dir", "" if options.nats_servers else options.ports_file_dir),
@@ -159,6 +160,7 @@ def service_problems(options: ServerOptions, service: ServiceUnit) -> Iterator[C
     mine = (*service.directories, *service.writable, *_PRIVATE)
     places = [
         ("dir", os.path.abspath(options.dir) if options.store == STORE_FILE else ""),
+        ("cluster_log_path", service_log_path(options)),
         ("log", _above(options.log.file)),
         ("pid", _above(options.pid_file)),
     ]
@@ -169,6 +171,15 @@ def service_problems(options: ServerOptions, service: ServiceUnit) -> Iterator[C
                 hint="allow it: ftstanctl systemd-dropin --write, and systemctl daemon-reload",
                 option=key,
             )
+
+
+def service_log_path(options: ServerOptions) -> str:
+    """Where the log of a node is whose server systemd starts, or what that is below; empty for a
+    server that is no node. The default is relative, and a service works in the root directory.
+    """
+    if not options.clustered:
+        return ""
+    return os.path.join("/", options.cluster.log_path or options.cluster_id)
 
 
 def make_datastore(place: str) -> str:

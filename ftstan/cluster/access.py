@@ -17,6 +17,7 @@ from ftstan.cluster.copying import CopySource
 from ftstan.cluster.entry import Position
 from ftstan.cluster.follower import Follower, Stage
 from ftstan.cluster.log import ReplicatedLog
+from ftstan.cluster.members import OTHERS, is_alone, without_others
 from ftstan.cluster.names import beat_subject
 from ftstan.cluster.purging import KnownNodes
 from ftstan.cluster.replica import Replica
@@ -26,7 +27,7 @@ from ftstan.cluster.time import LeaderClock
 from ftstan.config.limits import Limits
 from ftstan.ft.access import FileAccess
 from ftstan.ft.owned import OwnedAccess
-from ftstan.nats.clustered import log_path, node_id
+from ftstan.nats.clustered import given_log_path, log_path, node_id
 from ftstan.nats.jetstream import JetStream
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class ClusterAccess(OwnedAccess):
         self._nodes = KnownNodes(self.log_path, self._founders(), self._changes)
         self._is_whole = False
         """Whether the store was closed with everything in it that this node has acknowledged."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Called on the data plane's thread when a leader that stops has appended all it will."""
         self.source: CopySource | None = None
         """What other nodes copy this one's store from, once it is recovered."""
 
@@ -135,6 +138,8 @@ class ClusterAccess(OwnedAccess):
             replica.remember_damaged(checkpoint.damaged)
             replica.seeds = checkpoint.seeds
         at, seen = self._position(checkpoint, recovered, replica, store_id)
+        if at.sequence and not replica.unsound:
+            replica.expect(self._file.read_channels(store_id))
         replica.start_at(at, seen)
         js = JetStream(link, context.clock, (beat_subject(options.cluster_id),))
         rlog = ReplicatedLog(js, options.cluster_id, context.clock, context.stopping)
@@ -186,6 +191,11 @@ class ClusterAccess(OwnedAccess):
         """The nodes of the cluster, as this one knows them. Any thread may ask."""
         return tuple(sorted(self._nodes.members))
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other node can ever lead, as a majority knows."""
+        return is_alone(self._changes(), self.node_id)
+
     def is_removed(self, node: str) -> bool:
         """Whether somebody removed it, and nobody added it again."""
         return self._nodes.is_removed(node)
@@ -209,12 +219,16 @@ class ClusterAccess(OwnedAccess):
         return self._replica.nodes if self._replica is not None else {}
 
     def change_node(self, node: str, *, is_in: bool) -> None:
-        """Add a node to the cluster, or remove it; returns when a majority has that word.
+        """Add a node to the cluster, or remove it, ``OTHERS`` for all but this one; returns when a
+        majority has that word.
 
         On the data plane's thread of the node that leads. Raises ``FencedError``.
         """
         assert self._leading is not None
-        self._leading.change_node(node, is_in=is_in)
+        changes = {node: is_in}
+        if node == OTHERS:
+            changes = without_others(self.members, self.node_id)
+        self._leading.change_nodes(changes)
 
     def _position(
         self, checkpoint: Checkpoint | None, recovered: Recovered, replica: Replica, store_id: str
@@ -228,7 +242,8 @@ class ClusterAccess(OwnedAccess):
                     NOT_CLUSTERED, hint="start it without -clustered, or on an empty datastore"
                 )
             raise RecoveryError(
-                f'streaming state was recovered but cluster log path "{self.log_path}" is empty',
+                "streaming state was recovered but cluster log path "
+                f'"{given_log_path(self._context.options)}" is empty',
                 hint="mount that directory, or empty the datastore too: it is filled from the log",
             )
         if checkpoint.store_id != store_id:
@@ -262,7 +277,7 @@ class ClusterAccess(OwnedAccess):
         assert self._replica is not None
         assert self._log is not None
         self._time.leads = True
-        self._leading = ClusterStore(self._replica, self._log, self._context.clock)
+        self._leading = ClusterStore(self._replica, self._log, self._context.clock, self.on_left)
         return self._leading
 
     def close(self) -> None:
@@ -284,8 +299,8 @@ class ClusterAccess(OwnedAccess):
         self._inner.close()
 
     def note_last(self) -> None:
-        """Behind ``close``: nobody else was there to lead, so this store is the last word."""
-        if not self._is_whole:
+        """Behind ``close``: if nobody else can lead, this store is the last word."""
+        if not (self._is_whole and self.is_alone):
             return
         try:
             checkpoint = self._file.read()

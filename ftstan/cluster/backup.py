@@ -25,7 +25,7 @@ from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from ftstan.base.clock import Clock
@@ -50,6 +50,9 @@ class _NoCheckpoint(CheckpointFile):
     """A copy is no node: nobody goes on reading the log behind it."""
 
     def write(self, checkpoint: Checkpoint) -> None:
+        """Write nothing."""
+
+    def write_channels(self, store_id: str, names: Iterable[bytes]) -> None:
         """Write nothing."""
 
 

@@ -24,7 +24,8 @@ class Report:
     ``life``: drawn by each process, so that two with one id are told apart. ``stored``: up to which
     entry its store is complete and synced. ``to``: the node that is to lead after one that leaves,
     empty for any. ``time``: what a leader's clock shows, Unix nanoseconds. ``seeds``: there is no
-    log yet, and this node makes it behind what its store has.
+    log yet, and this node makes it behind what its store has. ``lacks``: it has channels of which a
+    repair has found messages lost.
     """
 
     node: str
@@ -41,6 +42,7 @@ class Report:
     to: str = ""
     time: int = 0
     seeds: bool = False
+    lacks: bool = False
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -70,6 +72,7 @@ _TYPES = {
     "to": str,
     "time": int,
     "seeds": bool,
+    "lacks": bool,
 }
 
 #: Nobody of ours has others in them.

@@ -8,6 +8,10 @@ has lost entries, whoever holds them.
 
 The datastore gets the same text first, as its *mark*: so a datastore that was put back from a copy
 is found out. Its mark is older than the checkpoint then.
+
+A second file lists the channels: one whose directory is taken away is missed. It is written before
+a checkpoint, and before a channel is deleted, so it never names one that may be gone. Without it
+nothing is missed.
 """
 
 from __future__ import annotations
@@ -17,13 +21,17 @@ import json
 import os
 import zlib
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import StoreError
 from ftstan.base.reserved import CLUSTER_MARK
 from ftstan.cluster.entry import Position
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _NAME: Final = "checkpoint.json"
+_CHANNELS: Final = "channels.json"
 _LEFT: Final = ".left"
 
 
@@ -34,8 +42,8 @@ class Checkpoint:
     ``unsound``: what is in the store must go before it is filled. ``ends``: every channel of the
     store says how far it was synced. ``damaged``: channels that are to be filled anew.
     ``seeds``: the log does not exist yet, and this node may make it, behind what its store has.
-    ``clean``: the node has stopped, its store has everything that it has ever applied, and no other
-    node was there to lead after it.
+    ``clean``: the node has stopped, its store has everything that it has ever acknowledged, and no
+    other node can lead after it, because all were removed before.
     """
 
     store_id: str
@@ -54,6 +62,7 @@ class CheckpointFile:
 
     def __init__(self, directory: str, datastore: str) -> None:
         self.path = os.path.join(directory, _NAME)
+        self._channels = os.path.join(directory, _CHANNELS)
         self._mark = os.path.join(datastore, CLUSTER_MARK)
 
     def read(self) -> Checkpoint | None:
@@ -92,6 +101,21 @@ class CheckpointFile:
         """
         _write(self.path, checkpoint)
 
+    def read_channels(self, store_id: str) -> frozenset[bytes]:
+        """The channels of that datastore at its last checkpoint; none if nobody says."""
+        said = _read_text(self._channels)
+        try:
+            if said is None or said["store"] != store_id:
+                return frozenset()
+            return frozenset(bytes.fromhex(name) for name in said["channels"])
+        except (ValueError, KeyError, TypeError):
+            return frozenset()
+
+    def write_channels(self, store_id: str, names: Iterable[bytes]) -> None:
+        """Replace that list, durable on return. Raises ``StoreError``."""
+        listed = sorted(name.hex() for name in names)
+        _write_text(self._channels, {"store": store_id, "channels": listed})
+
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace it, and the mark, durable on return. Raises ``StoreError``."""
         # The mark first: a crash between the two leaves one that is ahead, never one behind.
@@ -100,17 +124,10 @@ class CheckpointFile:
 
 
 def _read(path: str) -> Checkpoint | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except FileNotFoundError:
+    said = _read_text(path)
+    if said is None:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
-    line, _, check = text.rstrip("\n").rpartition("\n")
     try:
-        is_whole = int(check, 16) == zlib.crc32(line.encode())
-        said = json.loads(line) if is_whole else {}
         at = Position(
             *(bytes.fromhex(said["incarnation"]), said["sequence"], said["crc"]),
             *(said["epoch"], said["leader"]),
@@ -132,9 +149,31 @@ def _read(path: str) -> Checkpoint | None:
         ) from error
 
 
+def _read_text(path: str) -> dict[str, Any] | None:
+    """What stands there; nothing at all if it is not whole, ``None`` if there is no such file.
+
+    Raises ``StoreError``.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
+    line, _, check = text.rstrip("\n").rpartition("\n")
+    try:
+        is_whole = int(check, 16) == zlib.crc32(line.encode())
+        said = json.loads(line) if is_whole else {}
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def _write(path: str, checkpoint: Checkpoint) -> None:
     at = checkpoint.at
-    line = json.dumps(
+    _write_text(
+        path,
         {
             "incarnation": at.incarnation.hex(),
             "sequence": at.sequence,
@@ -149,8 +188,12 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "damaged": sorted(name.hex() for name in checkpoint.damaged),
             "seeds": checkpoint.seeds,
             "clean": checkpoint.clean,
-        }
+        },
     )
+
+
+def _write_text(path: str, said: dict[str, Any]) -> None:
+    line = json.dumps(said)
     text = f"{line}\n{zlib.crc32(line.encode()):08x}\n"
     fresh = f"{path}.new"
     parent = os.path.dirname(path)

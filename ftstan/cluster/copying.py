@@ -15,7 +15,8 @@ Answers come in pieces, each with the CRC of the piece and of the whole.
 
 An answer of nothing says that the messages went by the limits, and is given for no other reason:
 it comes from the process that has sent the manifest, named in every request, and only where the
-channel begins behind them.
+channel begins behind them. Messages that a repair has found lost are named in the manifest, and
+lost in the copy, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import DamageError, FtstanError, StoreError
@@ -59,12 +60,22 @@ _ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Channel:
-    """Where a channel begins and ends; ``name`` is hexadecimal."""
+    """Where a channel begins and ends; ``name`` is hexadecimal. ``lost``: the first and the last
+    sequence of each row of messages that a repair has found lost.
+    """
 
     name: str
     first: int
     last: int
     last_timestamp: int
+    lost: list[list[int]] = field(default_factory=list)
+
+    def has_lost(self, first: int, last: int) -> bool:
+        """Whether all messages of a row are lost, or there are none in it."""
+        for low, high in sorted(self.lost):
+            if low <= first <= high:
+                first = high + 1
+        return first > last
 
 
 # ---- the node that is copied
@@ -136,15 +147,22 @@ class CopySource:
         if local is None:
             # It was deleted, which the log says behind the manifest.
             return b""
-        begins, packed = _messages(local.store, first, last)
+        held, packed = _messages(local.store, first, last)
         # The read may have met damage, and passed over it.
         shown = name.decode("utf-8", "backslashreplace")
         if shown in self._replica.store.quarantined:
             raise StoreError(f'channel "{shown}" of this node is damaged')
+        row = self._row(name, local.store)
         wanted = max(first, local.store.first, 1)
-        if wanted <= last and begins > wanted:
-            raise StoreError(f'channel "{shown}" of this node lacks message {wanted}')
+        for begins, ends in held or [(last + 1, last)]:
+            if wanted <= last and not row.has_lost(wanted, begins - 1):
+                raise StoreError(f'channel "{shown}" of this node lacks message {wanted}')
+            wanted = ends + 1
         return packed
+
+    def _row(self, name: bytes, store: ChannelStore) -> _Channel:
+        lost = [[a, b] for a, b in self._replica.store.lost(name)]
+        return _Channel(name.hex(), store.first, store.last, store.last_timestamp, lost)
 
     def _manifest(self, at: Position) -> bytes:
         replica = self._replica
@@ -164,8 +182,7 @@ class CopySource:
         if replica.info is not None:
             operations.append(Operation(Op.SERVER_INFO, b"", replica.info))
         for name, local in replica.channels.items():
-            store = local.store
-            channels.append(_Channel(name.hex(), store.first, store.last, store.last_timestamp))
+            channels.append(self._row(name, local.store))
             operations += _sub_operations(name, self._subs(local))
         if replica.remembered:
             window = dict(replica.remembered)
@@ -196,20 +213,38 @@ def _sub_operations(name: bytes, subs: Iterable[StoredSub]) -> list[Operation]:
     return operations
 
 
-def _messages(store: ChannelStore, first: int, last: int) -> tuple[int, bytes]:
-    """Messages ``first`` to ``last``, or the first of them that are there, packed; and the sequence
-    of the first one, that behind ``last`` if there are none.
+def _messages(store: ChannelStore, first: int, last: int) -> tuple[list[tuple[int, int]], bytes]:
+    """Messages ``first`` to ``last``, or the first of them that are there, packed; and the first
+    and the last sequence of each row of them without a hole.
     """
     block = store.read(first, _MOST_MESSAGES, _PIECE)
     if block is None:
-        return last + 1, b""
+        return [], b""
     start = block.position(first)
     end = block.position(last + 1)
-    begins = block.sequence(start) if start < end else last + 1
-    packed = block.pack()
-    return begins, packed[
+    packed = block.pack()[
         start * PACKED_HEAD + block.sizes(0, start) : end * PACKED_HEAD + block.sizes(0, end)
     ]
+    return _rows(block, start, end), packed
+
+
+def _rows(block: MsgBlock, start: int, end: int) -> list[tuple[int, int]]:
+    """The messages of a block from position ``start`` to before ``end``, as rows without a hole."""
+    if start >= end:
+        return []
+    first = block.sequence(start)
+    last = block.sequence(end - 1)
+    if last - first == end - 1 - start:
+        return [(first, last)]
+    rows = []
+    begins = ends = first
+    for at in range(start + 1, end):
+        sequence = block.sequence(at)
+        if sequence != ends + 1:
+            rows.append((begins, ends))
+            begins = sequence
+        ends = sequence
+    return [*rows, (begins, ends)]
 
 
 # ---- the node that copies
@@ -292,7 +327,7 @@ class Copy:
             if not len(block):
                 # They went by the limits of that node meanwhile.
                 break
-            if block.first > due and local.store.last:
+            if local.store.last and not channel.has_lost(due, block.first - 1):
                 replica.drop(name)
                 local = replica.channel(name)
             due = block.last + 1
@@ -301,6 +336,10 @@ class Copy:
         if local.store.first < channel.first <= local.store.last:
             # A purge that this node has missed.
             local.store.purge(channel.first - 1)
+        if channel.lost and local.store.count:
+            ends_lost = channel.has_lost(local.store.last + 1, channel.last)
+            last = channel.last if ends_lost else local.store.last
+            replica.accept_lost(name, [(low, high) for low, high in channel.lost], last)
         if local.store.last < channel.last:
             # Nothing is left, and the next message is still the one behind the last.
             mark = MsgBlock()
@@ -314,6 +353,12 @@ class Copy:
         """Whether what is here of the channel can stay: its last message is that node's, too."""
         last = store.last
         if not channel.first <= last <= channel.last:
+            return False
+        # What is lost there and not here must not be lost here, too: an earlier message tells.
+        for low, high in sorted(channel.lost, reverse=True):
+            if low <= last <= high:
+                last = low - 1
+        if last < max(channel.first, store.first):
             return False
         theirs = yield from self._messages(name, last, last)
         return bool(theirs) and theirs == _messages(store, last, last)[1]

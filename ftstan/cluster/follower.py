@@ -30,6 +30,7 @@ from ftstan.cluster.beats import Report, decode_report, report
 from ftstan.cluster.copying import Copy, CopyError
 from ftstan.cluster.entry import Position, follow
 from ftstan.cluster.log import LogLostError, PurgedError
+from ftstan.cluster.members import belongs
 from ftstan.cluster.names import question_subject
 from ftstan.cluster.replica import BehindError, HoleError
 from ftstan.cluster.silence import Silence
@@ -408,8 +409,8 @@ class Follower:
                 self._log.begin(self._replica.at)
 
     def _choose(self, first: int) -> str:
-        """A node whose store goes on where the log begins, rather not the one that leads, and
-        rather none whose copy has just broken off.
+        """A node whose store goes on where the log begins: rather none whose copy has just broken
+        off, nor one of which messages were lost, nor the one that leads.
         """
         incarnation = self._log.at.incarnation.hex()
         complete = [
@@ -420,7 +421,10 @@ class Follower:
         if not complete:
             return ""
         broke = self._broke
-        node = min(complete, key=lambda said: (said.node in broke, said.leads, -said.sequence)).node
+        node = min(
+            complete,
+            key=lambda said: (said.node in broke, said.lacks, said.leads, -said.sequence),
+        ).node
         if node in broke:
             # All of them: in turn from here on.
             broke.clear()
@@ -496,7 +500,7 @@ class Follower:
     def _stand(self) -> None:
         """The leader is silent: lead, unless somebody says or shows otherwise."""
         replica = self._replica
-        if not replica.nodes.get(self._node_id, True):
+        if not belongs(replica.nodes, self._node_id):
             # Not kept as trouble: it may be added again at any time.
             self._silence.heard(self._clock.mono())
             if self._told.allow(self._clock.mono()):
@@ -504,7 +508,7 @@ class Follower:
             return
         reports = self._ask_others()
         while self._read():
-            # Somebody still appends, or this node had not read to the end.
+            # Somebody still appends, or this node had not read to the end: it may be removed by it.
             if not self._silence.is_long(self._clock.mono()):
                 return
         self._silence.heard(self._clock.mono())
@@ -572,6 +576,10 @@ class Follower:
         trouble = self.trouble
         if not trouble and stage not in (Stage.FOLLOWING, Stage.LEADING):
             trouble = stage.value
-        stored = self._replica.stored
+        # Entries must not go because of a node that may lack a channel of what it has stored.
+        is_sound = stage in (Stage.FOLLOWING, Stage.LEADING)
+        stored = self._replica.stored if is_sound else 0
         seeds = self._replica.seeds
-        return replace(said, trouble=trouble, life=self._life, stored=stored, seeds=seeds)
+        lacks = bool(self._replica.lacking)
+        said = replace(said, trouble=trouble, life=self._life, stored=stored)
+        return replace(said, seeds=seeds, lacks=lacks)

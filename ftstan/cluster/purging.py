@@ -18,6 +18,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import StoreError
+from ftstan.cluster.members import UNNAMED, belongs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -73,11 +74,12 @@ class KnownNodes:
         """Those of them that are nodes of the cluster now. Any thread may ask."""
         changes = self._changes()
         known = dict.fromkeys(changes, 0) | dict(self.stored)
-        return {node: stored for node, stored in known.items() if changes.get(node, True)}
+        known.pop(UNNAMED, None)
+        return {node: stored for node, stored in known.items() if belongs(changes, node)}
 
     def is_removed(self, node: str) -> bool:
         """Whether somebody removed it, and nobody added it again."""
-        return not self._changes().get(node, True)
+        return not belongs(self._changes(), node)
 
     def _read(self) -> dict[str, int]:
         # It decides when entries go, never whether they may: one that cannot be read is begun anew.

@@ -108,6 +108,10 @@ class Replica:
         """Channels that a former life of this node has found damaged, and those that lack messages
         between others.
         """
+        self.lacking: frozenset[bytes] = frozenset()
+        """Channels of which a repair has found messages lost, here or where they were copied."""
+        self.missing: frozenset[bytes] = frozenset()
+        """Channels that this node had at its last checkpoint, and whose directories are gone."""
         self.seeds = False
         """Whether there is no log yet, and this node may make it behind what the store has."""
         self.manifests: dict[str, bytes] = {}
@@ -123,6 +127,7 @@ class Replica:
         self._pieces: list[bytes] = []
         self._filled = 0
         self._written = Position(b"")
+        self._listed: frozenset[bytes] = frozenset()
         for channel in recovered.channels:
             self._adopt(channel)
 
@@ -135,7 +140,7 @@ class Replica:
     def damaged(self) -> frozenset[bytes]:
         """Channels whose messages here cannot all be read, as far as anybody has looked."""
         met = (name for name in self.channels if self.store.is_quarantined(name))
-        return self.found_damaged.union(self.refused, met)
+        return self.found_damaged.union(self.refused, self.missing, met)
 
     def remember_damaged(self, names: Iterable[bytes]) -> None:
         """A former life of this node has found these channels damaged, which not every start meets.
@@ -161,8 +166,8 @@ class Replica:
         """On disk, too: not every start meets it, and who leads ends without another checkpoint."""
         with contextlib.suppress(StoreError):
             known = self._file.read()
-            if known is not None and known.damaged != self.damaged:
-                self._file.amend(replace(known, damaged=self.damaged))
+            if known is not None and known.damaged != self.damaged - self.missing:
+                self._file.amend(replace(known, damaged=self.damaged - self.missing))
 
     def _adopt(self, channel: ChannelStore) -> LocalChannel:
         subs = {
@@ -175,6 +180,8 @@ class Replica:
         if self.store.has_holes(channel.name):
             # A server without a cluster serves around them; other nodes have what is missing.
             self.found_damaged |= {channel.name}
+        elif self.store.lost(channel.name):
+            self.lacking |= {channel.name}
         return local
 
     # ---- applying
@@ -379,11 +386,15 @@ class Replica:
 
     def _delete(self, name: bytes) -> None:
         self._settle()
+        self.missing -= {name}
         if self.find(name) is not None:
             self.checkpoint()
+            # From here on nobody misses it.
+            self._list_channels(but=name)
             self.store.delete_channel(name)
             self.channels.pop(name, None)
             self.found_damaged -= {name}
+            self.lacking -= {name}
             shown = _shown(name)
             if self.follows:
                 log.info(f'Channel "{shown}" has been deleted', channel=shown)
@@ -418,9 +429,24 @@ class Replica:
         if not (self._pieces or self.unsound):
             self._record(unsound=False)
 
+    def expect(self, names: Iterable[bytes]) -> None:
+        """The last checkpoint had these channels: one that is not there was taken away."""
+        self._listed = frozenset(names)
+        self.missing = self._listed - self.channels.keys() - self.later.keys()
+        for name in sorted(self.missing):
+            log.error(f'cluster: channel "{_shown(name)}" is gone from the datastore of this node')
+
+    def _list_channels(self, *, but: bytes = b"") -> None:
+        """Note which channels there are, on disk. Raises ``StoreError``."""
+        names = self.missing.union(self.store.kept) - {but}
+        if names != self._listed:
+            self._file.write_channels(self._store_id, names)
+            self._listed = names
+
     def _record(self, *, unsound: bool) -> None:
         try:
             self.store.sync_all()
+            self._list_channels()
             seen = max(self.seen, self.at.sequence)
             ends = self.store.are_ends_known
             self._file.write(
@@ -428,7 +454,7 @@ class Replica:
                     *(self._store_id, self.at, seen, self.nodes),
                     unsound=unsound,
                     ends=ends,
-                    damaged=self.damaged,
+                    damaged=self.damaged - self.missing,
                     seeds=self.seeds,
                 )
             )
@@ -467,6 +493,15 @@ class Replica:
             self.channels.pop(name, None)
             self.refused.pop(name, None)
         self.found_damaged -= {name}
+        self.lacking -= {name}
+
+    def accept_lost(self, name: bytes, lost: list[tuple[int, int]], last: int) -> None:
+        """A repair of the node that is copied has found these messages lost. ``last``: the last one
+        that there was. Raises ``StoreError``.
+        """
+        self.store.accept_lost(name, lost, last)
+        if self.store.lost(name):
+            self.lacking |= {name}
 
     def fill(self, local: LocalChannel, block: MsgBlock) -> None:
         """Store messages that follow those that are there. Raises ``StoreError``."""
@@ -493,6 +528,7 @@ class Replica:
         self.remembered.clear()
         self.nodes = {}
         self.found_damaged = frozenset()
+        self.missing = frozenset()
         self.apply(operations, at)
         self.checkpoint()
 
@@ -516,7 +552,7 @@ class Replica:
             if self.find(name) is not None:
                 self.store.discard_channel(name)
         self.refused.clear()
-        self.found_damaged = frozenset()
+        self.found_damaged = self.missing = self.lacking = frozenset()
         for client in list(self.clients):
             self.store.delete_client(client)
         self._settle()

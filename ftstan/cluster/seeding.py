@@ -19,6 +19,7 @@ from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import RefusedError, StoreError
 from ftstan.cluster.checkpoint import Checkpoint, CheckpointFile
 from ftstan.cluster.entry import INCARNATION_SIZE, Position
+from ftstan.cluster.members import is_alone
 from ftstan.nats.clustered import forget_node_id, keep_node_id
 from ftstan.stores.copying import UNLIMITED
 from ftstan.stores.file.env import FileStoreOptions
@@ -121,22 +122,25 @@ def leave(
             hint="start this node, wait until ftstanctl cluster status shows that it follows, and "
             "stop it again; or take another node",
         )
-    if not not_last and not checkpoint.clean:
+    # Who has stopped beside silent nodes only, as former previews did it, knows nothing of them.
+    node = keep_node_id(directory)
+    is_last = checkpoint.seeds or is_alone(checkpoint.nodes, node)
+    if not not_last and not (checkpoint.clean and is_last):
         raise RefusedError(
             "this node was killed, or others could lead after it",
-            hint="start all nodes, wait until one leads, and stop that one last; or give "
-            "--not-last",
+            hint="start all nodes, run ftstanctl cluster remove --others, then stop the node that "
+            "leads; or give --not-last",
+        )
+    seen = max(checkpoint.seen, file.marked())
+    if not not_last and (at.leader not in ("", node) or seen > at.sequence):
+        raise RefusedError(
+            f"node {node} has not led last: it may lack what was acknowledged since",
+            hint=f"take the datastore of node {at.leader or node}, or give --not-last",
         )
     # Not before: a store that was opened so is not taken back any more to what the node had synced.
     store = _opened(owner, clock)
     recovered = store.recover()
     info = _sound(recovered)
-    node = info.node_id
-    if not not_last and (at.leader not in ("", node) or checkpoint.seen > at.sequence):
-        raise RefusedError(
-            f"node {node} has not led last: it may lack what was acknowledged since",
-            hint=f"take the datastore of node {at.leader}, or give --not-last",
-        )
     store.set_server_info(replace(info, node_id=""))
     store.close()
     try:

@@ -121,10 +121,11 @@ class ClusterChannel:
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """Messages of the local store. Raises ``BehindError`` if it is found damaged."""
-        found = self._inner.read(sequence, max_msgs, max_bytes)
-        # A read passes over what is damaged, and other nodes have it.
-        self._check(self.name)
-        return found
+        try:
+            return self._inner.read(sequence, max_msgs, max_bytes)
+        finally:
+            # A read passes over what is damaged, and other nodes have it.
+            self._check(self.name)
 
     def sequence_at(self, timestamp: int) -> int:
         """First sequence at or after a time."""
@@ -177,7 +178,15 @@ class ClusterStore:
 
     kind = "RAFT_FILE"
 
-    def __init__(self, replica: Replica, rlog: ReplicatedLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        rlog: ReplicatedLog,
+        clock: Clock,
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``left()``: called when a stop has appended the last entry."""
+        self._left = left
         self._replica = replica
         self._log = rlog
         self._clock = clock
@@ -281,9 +290,13 @@ class ClusterStore:
         # Behind the deletion: nothing of the channel's former life is ever applied again.
         self._replica.checkpoint()
 
-    def change_node(self, node: str, *, is_in: bool) -> None:
-        """Add a node to the cluster, or remove it, on every node. Raises ``FencedError``."""
-        self._stage(Operation(Op.NODE, node.encode(), int(is_in)))
+    def change_nodes(self, changes: Mapping[str, bool]) -> None:
+        """Add nodes to the cluster (true), or remove them, on every node, in one entry.
+
+        Raises ``FencedError``.
+        """
+        for node, is_in in changes.items():
+            self._stage(Operation(Op.NODE, node.encode(), int(is_in)))
         self._append()
 
     # ---- the commit
@@ -368,6 +381,8 @@ class ClusterStore:
         """Append what is left, and leave a checkpoint. The local store is its owner's to close."""
         if self._staged:
             self._append()
+        # What is left to do here is local: another node need not wait for it.
+        self._left()
         self._replica.checkpoint()
         log.debug("cluster: the leader's store is closed")
 

@@ -101,10 +101,14 @@ def forget_node_id(directory: str) -> None:
         os.unlink(os.path.join(directory, CLUSTER_ID))
 
 
+def given_log_path(options: ServerOptions) -> str:
+    """``log_path`` as the operator wrote it, or the original's default."""
+    return options.cluster.log_path or os.path.join(options.cluster_id, node_id(options))
+
+
 def log_path(options: ServerOptions) -> str:
     """Where this node's part of the log is."""
-    default = os.path.join(options.cluster_id, node_id(options))
-    return os.path.abspath(options.cluster.log_path or default)
+    return os.path.abspath(given_log_path(options))
 
 
 def encoded(name: str) -> str:

@@ -57,7 +57,8 @@ def check_own_login(options: ServerOptions, needs: Needs) -> None:
     Raises ``NatsError`` if that server would not let us in, or not let us do that. With external
     NATS servers, and where everybody is let in and no TLS is asked for, there is nothing to try.
     """
-    told = child_options(options)
+    # Without the log of a node: its directories are not ours to make, and a node may run on them.
+    told = child_options(replace(options, clustered=False))
     settings = {key: value for key, value in told.settings.items() if key in _LOGINS}
     guarded = settings or told.user or told.password or told.token or told.tls.enabled
     guarded = guarded or options.link.secure or options.link.client_cert or options.link.client_ca

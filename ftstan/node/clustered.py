@@ -29,6 +29,7 @@ from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.beats import decode_report
 from ftstan.cluster.follower import REMOVED, Stage
 from ftstan.cluster.log import LogLostError
+from ftstan.cluster.members import OTHERS
 from ftstan.cluster.names import beat_subject, copy_subject, question_subject
 from ftstan.config.limits import Limits
 from ftstan.nats import tasks
@@ -111,6 +112,8 @@ class ClusterNode:
         self._steward: Steward | None = None
         self._successor = ""
         """The node that is to lead after this one."""
+        self._farewell: asyncio.Task[None] | None = None
+        access.on_left = self._on_left
         self._followed = asyncio.Event()
         """Another node leads, while this one stops."""
 
@@ -369,12 +372,14 @@ class ClusterNode:
     async def change_node(self, node: str, *, is_in: bool) -> None:
         """Add a node to the cluster, or remove it; this node ends if it is the one.
 
+        ``OTHERS`` removes all nodes but this one, and those that nobody has heard of.
+
         Raises ``RefusedError`` and ``StoreError``.
         """
         self._check_leads()
-        if not _NODE_ID.fullmatch(node):
+        if not (_NODE_ID.fullmatch(node) or (node == OTHERS and not is_in)):
             raise RefusedError("invalid node ID", hint="no blanks, and none of . * >")
-        if not is_in:
+        if not is_in and node != OTHERS:
             await self._check_removable(node)
         try:
             async with asyncio.timeout(_WITHIN_S):
@@ -386,6 +391,9 @@ class ClusterNode:
                 f"no majority has confirmed it within {_WITHIN_S:g} s: it may still be carried out",
                 hint="see ftstanctl cluster status for who answers",
             ) from None
+        if node == OTHERS:
+            log.stream.info(f'Removed all nodes but "{self.node_id}"')
+            return
         log.stream.info(f'{"Added" if is_in else "Removed"} node "{node}"')
         if node == self.node_id and not is_in:
             self._node.request_step_down("", status=0)
@@ -441,22 +449,37 @@ class ClusterNode:
         self._tasks.clear()
 
     async def stopped(self) -> None:
-        """Everything is appended: let another node lead at once."""
+        """The store is closed: wait for the next leader, or note that there will be none."""
         if not self.leads:
             return
-        with contextlib.suppress(NatsError, TimeoutError):
+        if self._access.is_alone:
+            self._access.note_last()
+        else:
+            await self._let_follow()
+        if self._node.hands_over:
+            log.stream.info("finished leader stepdown actions")
+
+    def _on_left(self) -> None:
+        """On the data plane's thread."""
+        self._loop.call_soon_threadsafe(self._take_leave)
+
+    def _take_leave(self) -> None:
+        """Nothing more is appended: let another node lead, while this one closes its store."""
+        if self._farewell is None and not self._access.is_alone:
+            self._farewell = tasks.spawn(self._say_farewell(), "farewell", self._node.fail)
+
+    async def _say_farewell(self) -> None:
+        with contextlib.suppress(NatsError):
             await self._control.subscribe(self._beats, self._on_beat)
             await self._say(leaves=True)
+
+    async def _let_follow(self) -> None:
+        self._take_leave()
+        with contextlib.suppress(TimeoutError):
             # Until then our NATS server stays: the next leader may be reading the log through it,
             # and would wait for an answer that does not come.
             async with asyncio.timeout(_FOLLOWED_S):
                 await self._followed.wait()
-        with contextlib.suppress(NatsError):
-            # Who follows may lead as soon as nobody looks.
-            if not (self._followed.is_set() or await self._ready()):
-                self._access.note_last()
-        if self._node.hands_over:
-            log.stream.info("finished leader stepdown actions")
 
     def _on_beat(self, _subject: str, data: bytes) -> None:
         said = decode_report(data)
@@ -465,6 +488,6 @@ class ClusterNode:
 
     async def close(self) -> None:
         """End the connection."""
-        for task in self._tasks:
+        for task in [*self._tasks, *([self._farewell] if self._farewell is not None else [])]:
             task.cancel()
         await self._control.close()

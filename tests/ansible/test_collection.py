@@ -102,12 +102,13 @@ def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(
     found = rendered(tmp_path, HOME / "inventories" / inventory)
     assert found.returncode == 0, found.stdout + found.stderr
     files = sorted(tmp_path.glob("*.ftstan.conf"))
-    assert len(files) == (4 if inventory == "partitions" else 2)
+    assert len(files) == {"partitions": 4, "cluster": 3}.get(inventory, 2)
+    log = ("-cluster_log_path", str(tmp_path / "log")) if inventory == "cluster" else ()
     for file in files:
         host = file.name.partition(".")[0]
         checked = subprocess.run(
             [sys.executable, "-m", "ftstan.cli.server", "-check_config", "-strict", "-c",
-             str(file), "-dir", str(tmp_path)],
+             str(file), "-dir", str(tmp_path), *log],
             cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert checked.returncode == 0, checked.stderr
@@ -119,6 +120,38 @@ def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(
         )
         assert f"//{host}:" not in routes
         assert routes.count("nats://") == len(files) - 1
+
+
+def test_each_host_of_a_cluster_is_a_node_with_a_log_that_its_service_may_write_to(
+    tmp_path: Path,
+) -> None:
+    assert rendered(tmp_path, HOME / "inventories" / "cluster").returncode == 0
+    for host in ("host1", "host2", "host3"):
+        assert dumped(tmp_path / f"{host}.ftstan.conf")["streaming"]["cluster"] == {
+            "preview": True,
+            "node_id": host,
+            "peers": ["host1", "host2", "host3"],
+            "log_path": "/var/lib/ftstan/log",
+        }
+        dropin = (tmp_path / f"{host}.dropin.conf").read_text(encoding="utf-8")
+        assert (
+            'ReadWritePaths="/var/lib/ftstan/store"\nReadWritePaths="/var/lib/ftstan/log"' in dropin
+        )
+    # A host that comes later founds nothing.
+    more = tmp_path / "more"
+    more.mkdir()
+    nodes = {"ftstan_cluster_nodes": ["host1", "host2", "other"]}
+    assert rendered(more, HOME / "inventories" / "cluster", **nodes).returncode == 0
+    assert "peers" not in dumped(more / "host3.ftstan.conf")["streaming"]["cluster"]
+    for wrong in (
+        {"ftstan_ft_group": "orders"},
+        {"ftstan_cluster_nodes": ["host1", "host2"]},
+        {"ftstan_cluster_node": "a.b"},
+        {"ftstan_cluster_log_path": "/var/lib/ftstan/store"},
+    ):
+        refused = rendered(more, HOME / "inventories" / "cluster", **wrong)
+        assert refused.returncode != 0
+        assert "makes this host a node of a replicated cluster" in refused.stdout
 
 
 @pytest.mark.parametrize("inventory", INVENTORIES)

@@ -133,6 +133,7 @@ class Moved:
         ports: tuple[int, int] = (CLIENTS, MONITOR),
         add: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        place: str = "",
     ) -> Server:
         """Run a documented command that serves.
 
@@ -140,6 +141,8 @@ class Moved:
 
         ``add``: words that the place needs, and the document does not have (``-p`` where it relies
         on the default).
+
+        ``place``: the directory that it works in, below that of the test.
         """
         server = Server(
             [
@@ -147,7 +150,7 @@ class Moved:
                 "-P",
                 "-c",
                 _IN_DIRECTORY,
-                str(self.stage.directory),
+                str(self.stage.directory / place),
                 *_COMMAND,
                 *self.words(command, host),
                 *add,

@@ -253,6 +253,59 @@ def test_four_hosts_are_two_partitions_and_one_cluster(moved: Moved) -> None:
     assert servers[3].ft_status == 200
 
 
+def test_three_hosts_are_a_cluster_that_serves_without_one_of_them(moved: Moved) -> None:
+    hosts = (1, 2, 3)
+    servers = {}
+    for number in hosts:
+        name = f"cluster/host{number}.conf"
+        command = placed(moved, name)
+        path = Path(command.rpartition(" ")[2])
+        # On their own hosts they have a disk each.
+        text = path.read_text(encoding="utf-8").replace(
+            "/var/lib/ftstan/", f"/var/lib/ftstan/{number}/"
+        )
+        path.write_text(text, encoding="utf-8")
+        servers[number] = moved.start(
+            command,
+            host=f"host{number}",
+            name=f"node-{number}",
+            environment={**os.environ, **SECRETS},
+        )
+    leader = serving(servers)
+    (other, third) = (number for number in hosts if number != leader)
+    round_trip(servers[other].port, "me", b"new")
+    assert servers[other].get("/readyz")[0] == 200
+    # What clients may say reaches neither the log nor what nodes say to each other.
+    assert refused(NatsConnection(servers[other].port), "_FTSTAN.cluster.orders.beat")
+    assert b"not enabled" in answer_of(NatsConnection(servers[other].port), "$JS.API.INFO")
+    servers[leader].kill()
+    assert serving({number: servers[number] for number in (other, third)}) != leader
+    again = StanClient(servers[other].port, "again", cluster=CLUSTER)
+    again.connect()
+    assert b"there and back" in again.read_all(b"new").values()
+    assert not any(secret in servers[other].text() for secret in SECRETS.values())
+
+
+def serving(servers: dict[int, Server]) -> int:
+    """The one that serves, waited for."""
+
+    def found() -> list[int]:
+        return [n for n, server in servers.items() if server.get("/active")[0] == 200]
+
+    until(lambda: bool(found()), "a node to serve", 90.0)
+    return found()[0]
+
+
+def answer_of(link: NatsConnection, subject: str) -> bytes:
+    """What is answered there, waited for."""
+    inbox = link.inbox()
+    heard: list[bytes] = []
+    link.listen(inbox, lambda arrived: heard.append(arrived.payload))
+    link.publish(subject, b"", inbox)
+    link.pump(lambda: len(heard) > 0, "an answer")
+    return heard[0]
+
+
 def test_the_secure_server_asks_for_a_certificate_a_login_and_a_right(
     moved: Moved, keys: Certificates
 ) -> None:

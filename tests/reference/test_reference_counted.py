@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from tests.reference import test_reference_pages, test_reference_v05, test_reference_v10
+from tests.reference import (
+    test_reference_clustering,
+    test_reference_pages,
+    test_reference_v05,
+    test_reference_v10,
+)
 from tests.reference.documents import V05, V10
 
 #: Tests are marked when these are read.
-MODULES = (test_reference_pages, test_reference_v05, test_reference_v10)
+MODULES = (
+    *(test_reference_clustering, test_reference_pages),
+    *(test_reference_v05, test_reference_v10),
+)
 
 
 def test_every_code_block_of_the_newer_readme_has_a_test() -> None:

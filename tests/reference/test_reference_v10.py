@@ -2,8 +2,9 @@
 
 Each code block has a number (``tests/data/reference/v0.10.txt``) and a test: commands are run,
 configurations loaded, printed lines and pages compared; hosts, ports and paths are moved
-(``moved.py``). What belongs to SQL and to clustering is here as refused by name. The pages of the
-monitoring section are in ``test_reference_pages.py``.
+(``moved.py``). What belongs to SQL is here as refused by name, and so is clustering without
+``-cluster_preview``: with it the chapter is played in ``test_reference_clustering.py``. The pages
+of the monitoring section are in ``test_reference_pages.py``.
 """
 
 from __future__ import annotations

@@ -537,6 +537,12 @@ CODES: Final = (
         page="clustering.md",
     ),
     Code(
+        2410,
+        'cluster: channel ".." is gone from the datastore of this node',
+        "Nothing, if other nodes are there: the channel is copied; else put its directory back",
+        page="clustering.md#a-node-that-was-away-too-long-or-has-an-empty-disk",
+    ),
+    Code(
         3001,
         "nats-server (pid ..) ended unexpectedly ..",
         "Read its last words in the line; look for limits of memory. It is started again",
@@ -804,6 +810,12 @@ CODES: Final = (
         "..: nobody may publish to the channel",
         "Say whether the channel has moved: `ftstanctl channel moved CHANNEL off`, or on",
         page="jetstream.md#cut-over",
+    ),
+    Code(
+        4026,
+        'channel "..": messages .. to .. are missing in front of the others',
+        "Nothing, if other nodes are there: the channel is copied; else `store verify`",
+        page="clustering.md#a-node-that-was-away-too-long-or-has-an-empty-disk",
     ),
     Code(
         4101,

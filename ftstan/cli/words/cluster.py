@@ -35,7 +35,7 @@ _COMMANDS = (
     (
         "remove",
         "remove a node: nobody waits for it any more, and it cannot lead",
-        ("cluster remove c --dir /data/stan", "cluster remove c --yes --admin-key stan.key"),
+        ("cluster remove c --dir /data/stan", "cluster remove --others --dir /data/stan --yes"),
     ),
     (
         "backup",
@@ -89,8 +89,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for another node to lead and serve (default 30)",
     )
-    for verb in ("add", "remove"):
-        added[verb].add_argument("node", metavar="NODE", help="its -cluster_node_id")
+    added["add"].add_argument("node", metavar="NODE", help="its -cluster_node_id")
+    removed = added["remove"].add_mutually_exclusive_group(required=True)
+    removed.add_argument("node", nargs="?", metavar="NODE", help="its -cluster_node_id")
+    removed.add_argument(
+        "--others",
+        action="store_true",
+        help="all but the one that leads, before its datastore leaves the cluster",
+    )
     added["backup"].add_argument(
         "target", metavar="TARGET", help="a directory that does not exist, or is empty"
     )
@@ -120,7 +126,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     added["leave"].add_argument(
         "--not-last",
         action="store_true",
-        help="also if the node did not lead last, or was killed: acknowledged messages may be lost",
+        help="also if others could lead after it, or it was killed: acknowledged messages may be "
+        "lost",
     )
     for verb in ("stepdown", "add", "remove"):
         add_key_options(added[verb])

@@ -172,6 +172,10 @@ class FileChannel:
                     return self._past_gone(lambda: self.log.read(sequence, max_msgs, max_bytes))
                 except DamageError as error:
                     self._quarantine(error)
+                except FileNotFoundError as error:
+                    if not self._env.options.replayed:
+                        raise
+                    self._quarantine(DamageError(f"{error.filename} is gone"))
             return quarantine.read_around(
                 self._env,
                 self.log,

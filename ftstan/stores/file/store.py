@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RecoveryError, StoppedError, StoreError, StoreFullError
 from ftstan.base.log import stream as log
-from ftstan.base.reserved import CLUSTER_MARK, REPAIRED
+from ftstan.base.reserved import CLUSTER_MARK
 from ftstan.config.limits import Limits
 from ftstan.stores.file import rootfiles
 from ftstan.stores.file.channel import FileChannel
@@ -31,6 +31,7 @@ from ftstan.stores.file.state import (
     clients,
     confirmed,
     remembered,
+    repaired,
     serverfile,
     state_recovery,
 )
@@ -72,6 +73,11 @@ _NO_ROOM = (
     "make room: behind a crash, a start or ftstanctl on the directory copies what was written last "
     "to each channel; enlarge the file system, or move away what is not the datastore's"
 )
+
+
+def _lacking(channel: FileChannel) -> int:
+    """How many messages are missing behind the first one."""
+    return channel.last - channel.first + 1 - channel.count if channel.count else 0
 
 
 class FileStore:
@@ -289,6 +295,13 @@ class FileStore:
         return Recovered(None, [], list(found), refused, activation=confirmed.epoch_of(self._env))
 
     @property
+    def kept(self) -> set[bytes]:
+        """Names of the channels that have a directory."""
+        return {name for name, channel in self._channels.items() if channel.created}.union(
+            self._later
+        )
+
+    @property
     def quarantined(self) -> list[str]:
         """Names of the channels whose files are damaged, for monitoring."""
         return [show(channel.name) for channel in self._channels.values() if channel.quarantined]
@@ -299,16 +312,44 @@ class FileStore:
         return channel is not None and channel.quarantined
 
     def has_holes(self, name: bytes) -> bool:
-        """Whether messages between others are missing in the channel, as far as anybody has looked,
-        and no repair has accepted that. Raises ``StoreError``.
+        """Whether messages between others, or in front of them, are missing in the channel, as far
+        as anybody has looked, and no repair has accepted that. Raises ``StoreError``.
         """
         channel = self._channels.get(name)
-        if channel is None or channel.count in (0, channel.last - channel.first + 1):
+        if channel is None:
             return False
+        if channel.log.missing_from:
+            return True
+        return _lacking(channel) > sum(
+            min(b, channel.last) - max(a, channel.first) + 1 for a, b in self.lost(name)
+        )
+
+    def lost(self, name: bytes) -> list[tuple[int, int]]:
+        """First and last sequences of the messages of the channel that a repair has found lost, and
+        that no limit would have removed since. Raises ``StoreError``.
+        """
+        channel = self._channels.get(name)
+        if channel is None or not _lacking(channel):
+            return []
         try:
-            return not self._env.is_there(channel.log.dirfd, REPAIRED)
+            found = repaired.read(self._env.disk, channel.log.dirfd)
         except OSError as error:
             raise store_error(error, f'channel "{show(name)}"') from error
+        return [(a, b) for a, b in found if channel.first <= b and a <= channel.last]
+
+    def accept_lost(self, name: bytes, lost: list[tuple[int, int]], last: int) -> None:
+        """Say of a channel what a repair has said of the one that it was copied from, and which
+        ended with sequence ``last``. Raises ``StoreError`` and ``FencedError``.
+        """
+        channel = self._channels[name]
+        channel.log.last = max(channel.log.last, last)
+        if not _lacking(channel):
+            return
+        try:
+            repaired.write(self._env, channel.log.dirfd, lost)
+        except OSError as error:
+            raise store_error(error, f'channel "{show(name)}"') from error
+        self._register.touch(channel)
 
     def is_mended(self, name: bytes) -> bool:
         """Whether the channel is sound, and a repair, or a server that is no node of a cluster, was

@@ -46,6 +46,22 @@ def test_datastore_log_and_pid_file_of_the_configuration_may_be_written(
     assert "ReadWritePaths=/nss/orders /srv/log /srv/pid\n" in str(answer["text"])
 
 
+def test_the_log_path_of_a_node_may_be_written(tmp_path: Path, capsys: Capture) -> None:
+    text = (
+        "streaming { store: file, dir: /data/stan, cluster_id: orders\n"
+        " cluster { preview: true, node_id: a, peers: [a, b, c]LOG } }"
+    )
+    path = configuration(tmp_path, text.replace("LOG", ", log_path: /data/log"))
+    answer = made(capsys, "-c", path)
+    assert answer["read_write_paths"] == ["/data/stan", "/data/log"]
+    assert answer["requires_mounts_for"] == ["/data/stan", "/data/log"]
+    # The default is relative to the working directory: to the root, in a service.
+    path = configuration(tmp_path, text.replace("LOG", ""))
+    assert made(capsys, "-c", path)["read_write_paths"] == ["/data/stan", "/orders"]
+    path = configuration(tmp_path, text.replace("LOG", ", log_path: /var/lib/ftstan/log"))
+    assert made(capsys, "-c", path)["read_write_paths"] == ["/data/stan"]
+
+
 def test_what_the_unit_has_already_needs_no_drop_in(tmp_path: Path, capsys: Capture) -> None:
     path = configuration(
         tmp_path,

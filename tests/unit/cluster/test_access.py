@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +16,7 @@ from ftstan.cli import ctl
 from ftstan.cli.store_owner import owning
 from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.checkpoint import CheckpointFile
+from ftstan.cluster.members import without_others
 from ftstan.cluster.seeding import leave, seed
 from ftstan.config.limits import Limits
 from ftstan.config.options import ClusterOptions, ServerOptions, StoreLimits
@@ -126,7 +128,7 @@ def a_nodes(path: Path) -> None:
     found = file.read()
     assert found is not None
     assert found.ends
-    file.amend(replace(found, clean=True))
+    file.amend(replace(found, clean=True, nodes=without_others((), "a")))
 
 
 def original(path: Path, first: int, last: int) -> None:
@@ -204,6 +206,43 @@ def test_a_damaged_channel_that_was_repaired_is_sound_again(alone: Path, file: s
     aside = str(alone.parent / "aside")
     assert ctl.main(["store", "repair", str(alone), "--aside", aside]) == 0
     assert start(alone)[1] == frozenset()
+
+
+def test_a_channel_whose_directory_was_taken_from_a_stopped_node_is_missed(alone: Path) -> None:
+    a_nodes(alone)
+    shutil.move(alone / "foo", alone.parent / "foo")
+    node = access(alone)
+    node.owner.try_lock()
+    node.activate()
+    node.follow(cast("Link", FakeLink()), random.Random(1), lambda: None)
+    assert node.replica is not None
+    assert node.replica.damaged == {FOO}
+    assert node._store is not None
+    node._store.abandon()
+    node._inner.close()
+    shutil.move(alone.parent / "foo", alone / "foo")
+    assert start(alone) == (50, frozenset())
+
+
+@pytest.mark.parametrize("way", ["repaired", "as it is"])
+def test_messages_missing_in_front_are_found_by_verify_and_a_repair_says_that_they_are_lost(
+    alone: Path, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(alone, 51, 60)
+    a_nodes(alone)
+    numbers = sorted(int(path.name.split(".")[1]) for path in (alone / "foo").glob("msgs.*.dat"))
+    assert len(numbers) > 1
+    for path in (alone / "foo").glob(f"msgs.{numbers[0]}.*"):
+        path.unlink()
+    assert start(alone)[1] == {FOO}
+    assert ctl.main(["store", "verify", str(alone)]) == 1
+    assert "sequences 1 to 50 are missing in front" in capsys.readouterr().out
+    if way == "repaired":
+        aside = str(alone.parent / "aside")
+        assert ctl.main(["store", "repair", str(alone), "--aside", aside]) == 0
+        assert "50 messages are lost: sequences 1 to 50" in capsys.readouterr().out
+        assert ctl.main(["store", "verify", str(alone)]) == 0
+    assert start(alone)[1] == (frozenset() if way == "repaired" else {FOO})
 
 
 def test_a_channel_that_a_former_life_found_damaged_stays_so_without_a_repair(alone: Path) -> None:

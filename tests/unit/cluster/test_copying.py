@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ftstan.base.errors import StoreError
+from ftstan.cli import ctl
 from ftstan.cluster.copying import Copy, CopyError, CopySource
 from ftstan.cluster.entry import Op, Operation, Position
 from ftstan.cluster.replica import BehindError
@@ -405,6 +406,93 @@ def test_a_damaged_channel_is_copied_anew_and_the_others_stay(
     assert found is not None
     assert found.damaged == frozenset()
     ours.kill()
+
+
+def lossy(path: Path, *lost: tuple[int, int]) -> Life:
+    """A node with 40 messages, of which a repair has found some lost."""
+    path.mkdir()
+    life = Life(path, 1, 10)
+    life.leader()
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 40)))
+    life.replica.checkpoint()
+    life.kill()
+    for first, last in lost:
+        for number in range((first + 9) // 10, last // 10 + 1):
+            for name in (f"msgs.{number}.dat", f"msgs.{number}.idx"):
+                (path / "store" / "foo" / name).unlink()
+    assert ctl.main(["store", "repair", str(path / "store"), "--aside", str(path / "aside")]) == 0
+    life = Life(path, 3, 10)
+    assert life.replica.damaged == frozenset()
+    return life
+
+
+@pytest.mark.parametrize("lost", [((11, 20),), ((11, 20), (31, 40)), ((31, 40),)])
+def test_a_channel_of_which_a_repair_has_found_messages_lost_can_be_copied(
+    nodes: tuple[Life, Life], tmp_path: Path, lost: tuple[tuple[int, int], ...]
+) -> None:
+    _, ours = nodes
+    theirs = lossy(tmp_path / "c", *lost)
+    run(copy(ours, wire(theirs)))
+    assert state(ours) == state(theirs)
+    gone = {n for first, last in lost for n in range(first, last + 1)}
+    assert ours.messages() == [n for n in range(1, 41) if n not in gone]
+    assert ours.replica.lacking == {FOO} == theirs.replica.lacking
+    assert ours.replica.damaged == frozenset()
+    # Whoever was copied from it goes on behind the last one, and may be copied itself.
+    at = theirs.replica.at
+    for life in (theirs, ours):
+        life.at = at
+        life.batch(Operation(Op.PUBLISH, FOO, block(41, 43)))
+    assert state(ours) == state(theirs)
+    ours.replica.checkpoint()
+    ours.kill()
+    again = Life(tmp_path / "b", 2)
+    assert again.replica.damaged == frozenset()
+    assert again.messages()[-3:] == [41, 42, 43]
+    (tmp_path / "d").mkdir()
+    third = Life(tmp_path / "d", 1)
+    run(copy(third, wire(again)))
+    assert third.messages() == again.messages()
+    third.kill()
+    theirs.kill()
+
+
+def test_what_a_node_has_does_not_go_because_the_one_that_is_copied_has_lost_it(
+    nodes: tuple[Life, Life], tmp_path: Path
+) -> None:
+    _, ours = nodes
+    ours.leader()
+    ours.batch(Operation(Op.PUBLISH, FOO, block(1, 17)))
+    theirs = lossy(tmp_path / "c", (11, 20))
+    made = copy(ours, wire(theirs))
+    run(made)
+    assert ours.messages() == [*range(1, 18), *range(21, 41)]
+    assert ours.replica.damaged == frozenset()
+    theirs.kill()
+
+
+def test_a_message_that_no_repair_has_found_lost_is_missed_beside_one_that_has(
+    nodes: tuple[Life, Life], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, ours = nodes
+    theirs = lossy(tmp_path / "c", (11, 20))
+    store = theirs.replica.channels[FOO].store
+    read = store.read
+
+    def without_the_30th(first: int, most: int, size: int) -> MsgBlock | None:
+        found = read(first, most, size)
+        kept = MsgBlock()
+        for at in range(len(found) if found is not None else 0):
+            assert found is not None
+            sequence = found.sequence(at)
+            if sequence != 30:
+                kept.append(sequence, FOO, b"", b"data %d" % sequence, found.timestamp(at))
+        return kept
+
+    monkeypatch.setattr(store, "read", without_the_30th)
+    with pytest.raises(CopyError, match="lacks message 30"):
+        run(copy(ours, wire(theirs)))
+    theirs.kill()
 
 
 def test_a_second_server_with_the_same_id_is_no_node_whose_messages_expired(

@@ -15,6 +15,7 @@ from ftstan.cluster.copying import CopyError
 from ftstan.cluster.entry import Entry, Kind, Position
 from ftstan.cluster.follower import Follower, Stage
 from ftstan.cluster.log import LogLostError, ReplicatedLog, settings
+from ftstan.cluster.members import without_others
 from ftstan.cluster.replica import BehindError, HoleError
 from ftstan.cluster.silence import FIRST_S, LONGEST_S, SHORTEST_S, YIELD_S, Silence
 from ftstan.cluster.time import LeaderClock
@@ -65,7 +66,10 @@ class FakeReplica:
     emptied: int = 0
     hole_at: int = 0
     damaged: frozenset[bytes] = frozenset()
+    lacking: frozenset[bytes] = frozenset()
     seeds: bool = False
+    removed_at: int = 0
+    """The entry that removes all nodes but another one."""
 
     def take(self, entry: Entry, at: Position) -> None:
         if at.sequence == self.hole_at:
@@ -73,6 +77,8 @@ class FakeReplica:
             raise HoleError("message 7 is missing in the local store")
         self.taken.append(entry)
         self.at = at
+        if at.sequence == self.removed_at:
+            self.nodes = without_others((), "a")
 
     def doubt(self) -> None:
         self.unsound = True
@@ -267,6 +273,27 @@ def test_a_node_that_was_removed_does_not_lead_until_it_is_added_again(
     node.replica.nodes = {"b": True}
     node.run(10.0)
     assert node.was_elected()
+
+
+def test_a_node_that_was_removed_with_what_it_had_not_read_yet_does_not_lead(
+    stream: Stream, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader(stream, time)
+    node = Node(stream, "b", time)
+    node.run(2.0, beats=first)
+
+    def append_meanwhile(*_: object) -> list[Report]:
+        if not node.replica.removed_at:
+            node.replica.removed_at = first.log.at.sequence + 1
+            first.log.append(b"")
+            # The machine is slow, or the answers are.
+            time.now += 5.0
+        return []
+
+    monkeypatch.setattr(node.follower, "_ask_others", append_meanwhile)
+    node.run(20.0)
+    assert node.replica.removed_at
+    assert not node.was_elected()
 
 
 def test_a_former_leader_that_still_beats_keeps_nobody_quiet(stream: Stream, time: Time) -> None:
@@ -557,11 +584,15 @@ def test_a_node_with_damage_copies_from_another_one_and_does_not_lead_before(
     first = leader(stream, time)
     node = Node(stream, "c", time)
     node.run(2.0, beats=first)
+    node.replica.stored = 1
+    assert node.follower.report().stored == 1
     node.replica.damaged = frozenset((b"foo",))
     # The log has everything, and the leader is silent.
     node.run(20.0)
     assert node.stage() is Stage.COPYING
     assert not node.was_elected()
+    # No entry may go because this node has stored it: not all of it is there.
+    assert node.follower.report().stored == 0
     assert 'channel "foo" is damaged on this node; no node answers' in node.follower.trouble
     FakeCopy.at = first.log.at
     FakeCopy.chosen.clear()
@@ -575,6 +606,7 @@ def test_a_node_with_damage_copies_from_another_one_and_does_not_lead_before(
     node.js.reports = [said(report("b", first.log.at, 0, leads=False))]
     node.run(1.0, beats=first)
     assert (FakeCopy.chosen, node.stage()) == (["b"], Stage.FOLLOWING)
+    assert node.follower.report().stored == 1
     node.js.reports = []
     node.run(20.0)
     assert node.was_elected()
@@ -742,3 +774,10 @@ def test_a_report_of_somebody_with_half_a_character_for_a_name_is_none() -> None
     assert decode_report(said.encode()) == said
     assert decode_report(replace(said, node="\ud800").encode()) is None
     assert decode_report(replace(said, life="a\nb").encode()) is None
+
+    reports = [report(name, first.log.at, 0, leads=name == "a") for name in "abde"]
+    # Of the first one a repair has found messages lost: it is the last one to be copied.
+    reports[1] = replace(reports[1], lacks=True)
+    node.js.reports = [said(one) for one in reports]
+    node.run(6.0)
+    assert chosen[:8] == ["d", "e", "a", "b", "d", "e", "a", "b"]

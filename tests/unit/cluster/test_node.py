@@ -15,6 +15,7 @@ from ftstan.cluster.access import ClusterAccess
 from ftstan.cluster.beats import Report
 from ftstan.cluster.entry import Op, Operation
 from ftstan.cluster.follower import Stage
+from ftstan.cluster.members import is_alone, without_others
 from ftstan.cluster.purging import KnownNodes
 from ftstan.config.limits import Limits
 from ftstan.config.options import ServerOptions, StoreLimits
@@ -110,6 +111,39 @@ def test_a_reload_that_raises_limits_counts_on_a_node_that_follows(life: Life, e
     asyncio.run(reload())
     life.batch(Operation(Op.PUBLISH, FOO, block(6, 105)))
     assert life.messages() == list(range(1, 106))
+
+
+def test_all_nodes_but_the_leader_are_removed_by_the_word_of_an_operator_alone(
+    tmp_path: Path,
+) -> None:
+    async def remove() -> None:
+        access = Access(None, str(tmp_path), "a", "b", "c")
+        around, cluster = made(access)
+        own = Report("a", LOG.hex(), 7, 1, 1, leads=True)
+        cluster._follower = cast("Any", SimpleNamespace(stage=Stage.LEADING, report=lambda: own))
+        assert await cluster.remove(b"*") == b"+OK"
+        assert access.changes == {}
+        with pytest.raises(RefusedError, match="invalid node ID"):
+            await cluster.change_node("*", is_in=True)
+        await cluster.change_node("*", is_in=False)
+        assert access.changes == {"*": False}
+        assert around.ended == []
+
+    asyncio.run(remove())
+
+
+def test_who_is_alone_knows_of_no_other_node_not_even_of_one_that_is_new(tmp_path: Path) -> None:
+    changes = without_others(("a", "b"), "a")
+    nodes = KnownNodes(str(tmp_path), ("a", "b", "c"), lambda: changes)
+    assert is_alone(changes, "a")
+    assert sorted(nodes.members) == ["a"]
+    assert nodes.is_removed("c")
+    assert nodes.is_removed("new")
+    changes["c"] = True
+    assert not is_alone(changes, "a")
+    assert sorted(nodes.members) == ["a", "c"]
+    assert not is_alone({"b": False, "c": False, "a": True}, "a")
+    assert not is_alone({}, "a")
 
 
 @pytest.mark.parametrize(

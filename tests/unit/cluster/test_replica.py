@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from ftstan.cluster.entry import (
 )
 from ftstan.cluster.replica import BehindError, HoleError, Replica, behind
 from ftstan.config.limits import Limits
-from ftstan.config.options import StoreLimits
+from ftstan.config.options import ChannelLimits, StoreLimits
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ClientInfo, SubState
@@ -358,6 +359,104 @@ def test_a_channel_that_lacks_messages_between_others_is_damaged(
             life.replica.check_sound(FOO)
     life.batch(Operation(Op.CHANNEL_DELETE, FOO))
     assert life.replica.damaged == frozenset()
+
+
+@pytest.mark.parametrize("way", ["a slice", "its index too", "found by a read"])
+def test_a_channel_that_lacks_messages_in_front_of_all_others_is_damaged(
+    lives: list[Life], tmp_path: Path, way: str
+) -> None:
+    life = live(lives, tmp_path, 10)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 35)))
+    life.replica.checkpoint()
+    dat = tmp_path / "store" / "foo" / "msgs.1.dat"
+
+    def lose() -> None:
+        dat.unlink()
+        if way != "a slice":
+            dat.with_suffix(".idx").unlink()
+
+    if way == "found by a read":
+        life.store.abandon()
+        lose()
+        with pytest.raises(StoreError):
+            life.messages()
+        with pytest.raises(BehindError, match="is damaged"):
+            life.replica.check_sound(FOO)
+        return
+    life = live(lives, tmp_path, 10, lose)
+    assert life.messages() == list(range(11, 36))
+    assert life.replica.damaged == {FOO}
+    # A checkpoint says nothing else.
+    life.replica.checkpoint()
+    life = live(lives, tmp_path, 10)
+    life.replica.found_damaged -= {FOO}
+    life = live(lives, tmp_path, 10)
+    assert life.replica.damaged == {FOO}
+
+
+@pytest.mark.parametrize("way", ["purged", "limits", "limits and a crash", "everything"])
+def test_messages_that_went_by_limits_or_a_purge_are_not_missed(
+    lives: list[Life], tmp_path: Path, way: str
+) -> None:
+    life = live(lives, tmp_path, 10)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 35)))
+    life.replica.checkpoint()
+    if way.startswith("limits"):
+        life.replica.set_limits(Limits(StoreLimits(channel=ChannelLimits(max_msgs=12))))
+    else:
+        life.batch(Operation(Op.PURGE, FOO, 35 if way == "everything" else 23))
+    while life.store.tick(0):
+        pass
+    names = {path.name for path in (tmp_path / "store" / "foo").iterdir()}
+    assert "msgs.1.dat" not in names
+    if "crash" not in way:
+        life.replica.checkpoint()
+    held = life.messages()
+    life = live(lives, tmp_path, 10)
+    assert life.replica.damaged == frozenset()
+    assert life.messages()[-len(held) :] == held
+
+
+def test_a_channel_whose_directory_is_gone_is_missed_until_it_is_copied_or_deleted(
+    lives: list[Life], tmp_path: Path
+) -> None:
+    life = live(lives, tmp_path)
+    life.batch(Operation(Op.PUBLISH, FOO, block(1, 5)), Operation(Op.KEEP, b"bar"))
+    life.replica.checkpoint()
+    life.batch(Operation(Op.PUBLISH, b"later", block(1, 5)))
+
+    def lose() -> None:
+        shutil.rmtree(tmp_path / "store" / "foo")
+        shutil.rmtree(tmp_path / "store" / "later")
+
+    life = live(lives, tmp_path, killed=lose)
+    life.replica.expect(life.file.read_channels("id"))
+    # What no checkpoint had comes again from the log.
+    assert life.replica.damaged == {FOO}
+    life.replica.checkpoint()
+    life = live(lives, tmp_path)
+    life.replica.expect(life.file.read_channels("id"))
+    assert life.replica.damaged == {FOO}
+    life.batch(Operation(Op.CHANNEL_DELETE, FOO))
+    assert life.replica.damaged == frozenset()
+    # Deleted on purpose, and killed before the next checkpoint.
+    life.batch(Operation(Op.CHANNEL_DELETE, b"bar"))
+    life = live(lives, tmp_path)
+    life.replica.expect(life.file.read_channels("id"))
+    assert life.replica.damaged == frozenset()
+
+
+def test_the_list_of_channels_of_another_datastore_or_a_damaged_one_says_nothing(
+    tmp_path: Path,
+) -> None:
+    file = CheckpointFile(str(tmp_path / "log"), str(tmp_path))
+    assert file.read_channels("id") == frozenset()
+    file.write_channels("id", [b"foo", b"\xff"])
+    assert file.read_channels("id") == {b"foo", b"\xff"}
+    assert file.read_channels("other") == frozenset()
+    path = tmp_path / "log" / "channels.json"
+    path.write_text(path.read_text().replace("id", "di"))
+    assert file.read_channels("di") == frozenset()
 
 
 def test_another_message_than_the_log_has_is_not_thrown_away(

@@ -13,6 +13,7 @@ from ftstan.base.errors import ConfigError, RefusedError
 from ftstan.cli.store_owner import owning
 from ftstan.cluster.checkpoint import CheckpointFile
 from ftstan.cluster.entry import Position
+from ftstan.cluster.members import without_others
 from ftstan.cluster.seeding import Seeded, leave, seed
 from ftstan.config.limits import Limits
 from ftstan.config.options import StoreLimits
@@ -120,6 +121,23 @@ def test_a_channel_that_has_moved_is_not_given_to_a_cluster_which_would_serve_it
     assert not (alone / "cluster.id").exists()
 
 
+def test_a_node_leaves_that_was_stopped_when_all_others_were_removed(alone: Path) -> None:
+    seeded(alone)
+    file = CheckpointFile(str(alone.parent / "log"), str(alone))
+    found = file.read()
+    assert found is not None
+    nodes = without_others(("a", "b", "c"), "a")
+    file.write(replace(found, seeds=False, nodes=nodes))
+    # A log path that was put back from an older copy does not speak for its datastore.
+    newer = replace(found.at, sequence=5)
+    file.write(replace(found, seeds=False, nodes=nodes, at=newer, seen=5))
+    file.amend(replace(found, seeds=False, nodes=nodes))
+    with pytest.raises(RefusedError, match="has not led last"):
+        left(alone)
+    file.write(replace(found, seeds=False, nodes=nodes, at=newer, seen=5))
+    assert left(alone).entry == 5
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -130,6 +148,10 @@ def test_a_channel_that_has_moved_is_not_given_to_a_cluster_which_would_serve_it
         ({"seen": 9}, "has not led last"),
         ({"at": Position(bytes(16), 5, 1, 2, "b")}, "has not led last"),
         ({"clean": False}, "was killed, or others could lead after it"),
+        # As an earlier preview left it, beside nodes that did not answer.
+        ({"seeds": False}, "was killed, or others could lead after it"),
+        ({"seeds": False, "nodes": {"b": False, "a": True}}, "others could lead after it"),
+        ({"seeds": False, "nodes": {"": False, "a": True, "b": True}}, "others could lead"),
     ],
 )
 def test_a_node_that_may_lack_something_does_not_leave(

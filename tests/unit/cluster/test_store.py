@@ -157,6 +157,29 @@ def test_a_local_store_that_falls_behind_ends_the_leader(
     assert leader.life.replica.at.sequence < leader.log.at.sequence
 
 
+def test_a_leader_that_stops_leaves_before_it_syncs_its_store(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = leader.store
+    channel = store.create_channel(FOO, NO_LIMITS)
+    channel.append(block(1, 3))
+    happened: list[str] = []
+    checkpoint = leader.life.replica.checkpoint
+
+    def left() -> None:
+        happened.append(f"left at {leader.life.replica.at.sequence}")
+
+    def synced() -> None:
+        happened.append("synced")
+        checkpoint()
+
+    before = leader.log.at.sequence
+    monkeypatch.setattr(store, "_left", left)
+    monkeypatch.setattr(leader.life.replica, "checkpoint", synced)
+    store.close()
+    assert happened == [f"left at {before + 1}", "synced"]
+
+
 def test_purges_and_deletions_are_in_the_log_on_return(leader: Leader) -> None:
     channel = leader.store.create_channel(FOO, NO_LIMITS)
     channel.append(block(1, 3))

@@ -156,6 +156,20 @@ def test_the_check_sees_what_the_service_may_not_write_to_and_what_it_would_not_
 
     datastore.mkdir()
     assert main(words) == 0
+    node = "cluster { preview: true, node_id: a, peers: [a, b, c] }"
+    conf.write_text(
+        f"streaming {{ store: file, dir: '{datastore}', cluster_id: orders, {node} }}\n"
+    )
+    assert main(words) == 1
+    assert "log_path: the service may not write to /orders" in capfd.readouterr().err
+    log = datastore.parent / "log"
+    node = node.replace("node_id", f"log_path: '{log}', node_id")
+    conf.write_text(
+        f"streaming {{ store: file, dir: '{datastore}', cluster_id: orders, {node} }}\n"
+    )
+    assert main(words) == 1
+    assert f"log_path: the service may not write to {log}" in capfd.readouterr().err
+    conf.write_text(f"streaming {{ store: file, dir: '{datastore}' }}\n")
     # What may be missing is no mistake.
     dropin = units / "ftstan.service.d" / "more.conf"
     dropin.write_text("[Service]\nReadWritePaths=-/not/there\n")

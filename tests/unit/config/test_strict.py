@@ -99,6 +99,20 @@ def test_duplicate_channels_and_keys_are_told_with_both_places(capfd: Capture) -
     ]
 
 
+def test_the_check_of_a_nodes_configuration_makes_nothing_and_asks_no_node_that_runs(
+    capfd: Capture,
+) -> None:
+    node = "cluster { preview: true, node_id: a, peers: [a, b, c], log_path: log }"
+    own = f"streaming {{ user: a, password: b, store: file, dir: store, {node} }}\n"
+    assert complaints(capfd, USERS + own) == []
+    assert sorted(path.name for path in Path().iterdir()) == ["s.conf"]
+    # Another log path than one below a directory that is there would refuse a start.
+    (said, hint) = complaints(capfd, USERS + own.replace("log_path: log", "log_path: none/log"))
+    assert said.startswith("log_path: the directory ")
+    assert said.endswith("/none is not there")
+    assert hint.startswith("hint: s.conf:3:")
+
+
 def test_a_key_that_stands_twice_is_a_warning_without_strict(capfd: Capture) -> None:
     Path("s.conf").write_text("port: 4444\nport: 5555\n")
     assert main(["-c", "s.conf", "-check_config"]) == 0

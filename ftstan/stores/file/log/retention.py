@@ -57,6 +57,8 @@ class RetainedSlices(SliceView):
 
         0: there is none.
         """
+        self.missing_from = 0
+        """From this sequence on messages are missing in front of all others; 0: none are."""
         self._complaint = ""
 
     # ---- limits
@@ -171,9 +173,12 @@ class RetainedSlices(SliceView):
 
         A former owner that was paused between its confirm and its unlink removes what its limits
         had retired, even after we have listed it. Without its index, which goes first, the slice is
-        read through its data until that goes, too. Returns whether anything has changed.
-        ``OSError`` passes through.
+        read through its data until that goes, too. Returns whether anything has changed: never in
+        the datastore of a node of a cluster, where nobody else removes anything. ``OSError`` passes
+        through.
         """
+        if self._env.options.replayed:
+            return False
         s = self._head() if self.count else None
         later = [] if s is None else self.slices[self.slices.index(s) + 1 :]
         if s is None or not later:
@@ -255,6 +260,18 @@ class RetainedSlices(SliceView):
         second.
         """
         return bool(self.dead) or (len(self.slices) > 1 and self.slices[0].last < self.first)
+
+    @property
+    def floor(self) -> int:
+        """The first sequence of the slices that stay when ``removable`` ones are gone, or of those
+        that are missing; 0 without any.
+        """
+        if self.missing_from:
+            return self.missing_from
+        stays = next((s for s in self.slices if s.last >= self.first), None)
+        if stays is None and self.slices:
+            stays = self.slices[-1]
+        return stays.first if stays is not None else 0
 
     def removable(self) -> list[int]:
         """Numbers of the slices that may be unlinked now, in the order in which they must go."""

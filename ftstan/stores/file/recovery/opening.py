@@ -319,8 +319,24 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
             truth(env, slog).sequence, file.written.last if file.written is not None else 0
         ):
             judging.end_what_was_torn(env, slog, verdict)
+    _look_at_front(env, slog, m.confirmed)
     _agree(env, slog, file)
     return False
+
+
+def _look_at_front(env: FileEnv, slog: SliceLog, said: Confirmed | None) -> None:
+    """Note where the log must have begun, if its files begin behind that: neither limits nor a
+    purge took away what was before.
+    """
+    if said is None or not (said.replayed and env.options.replayed and env.options.rolls_back):
+        return
+    begins = slog.slices[0].first if slog.slices else slog.last + 1
+    if 0 < said.floor < begins and begins > slog.purged + 1:
+        slog.missing_from = said.floor
+        log.error(
+            f'channel "{show(slog.name)}": messages {max(said.floor, slog.purged + 1)} to '
+            f"{begins - 1} are missing in front of the others"
+        )
 
 
 def _hide(slog: SliceLog, mark: purge_mark.Mark | None) -> None:
@@ -355,6 +371,7 @@ def truth(env: FileEnv, slog: SliceLog) -> Confirmed:
         last=slog.last,
         synced=env.options.sync or env.options.replayed,
         replayed=env.options.replayed,
+        floor=slog.floor if env.options.replayed else 0,
     )
 
 

@@ -40,6 +40,8 @@ _MAGIC = b"FTSTCNF1"
 # epoch, count, slice, sequence, valid length, last sequence, flags
 _BODY = struct.Struct("<QQqQQQI")
 _CRC = struct.Struct("<I")
+#: Behind the body, with a checksum of its own: earlier releases do not read it.
+_FLOOR = struct.Struct("<QI")
 _UNSYNCED = 1
 _REPLAYED = 2
 
@@ -54,7 +56,8 @@ class Confirmed:
     ``last`` is the channel's last sequence: at or above ``sequence``, higher where messages were
     found missing at the end, whose numbers are not given out again. ``synced`` is false if the
     server ran without syncs: then a power cut may have taken back what is said here. ``replayed``:
-    what lies behind it comes again from elsewhere.
+    what lies behind it comes again from elsewhere. ``floor``: the files begin with this sequence or
+    a lower one; 0 if nobody says.
     """
 
     epoch: int
@@ -64,14 +67,16 @@ class Confirmed:
     last: int
     synced: bool = True
     replayed: bool = False
+    floor: int = 0
 
     def says(self, other: Confirmed) -> bool:
         """Whether both say the same of the log, whoever wrote them."""
-        return (self.slice_number, self.sequence, self.valid_length, self.last) == (
+        return (self.slice_number, self.sequence, self.valid_length, self.last, self.floor) == (
             other.slice_number,
             other.sequence,
             other.valid_length,
             other.last,
+            other.floor,
         )
 
 
@@ -86,7 +91,10 @@ def encode(confirmed: Confirmed, count: int) -> bytes:
         confirmed.last,
         (0 if confirmed.synced else _UNSYNCED) | (_REPLAYED if confirmed.replayed else 0),
     )
-    return (_MAGIC + _CRC.pack(zlib.crc32(body)) + body).ljust(_SLOT_SIZE, b"\0")
+    slot = _MAGIC + _CRC.pack(zlib.crc32(body)) + body
+    if confirmed.floor:
+        slot += _FLOOR.pack(confirmed.floor, zlib.crc32(b"%d" % confirmed.floor, zlib.crc32(body)))
+    return slot.ljust(_SLOT_SIZE, b"\0")
 
 
 def decode(data: bytes) -> Confirmed | None:
@@ -104,9 +112,18 @@ def decode(data: bytes) -> Confirmed | None:
             *(epoch, number, sequence, length, last),
             synced=not flags & _UNSYNCED,
             replayed=bool(flags & _REPLAYED),
+            floor=_floor(slot[start + _BODY.size :], body),
         )
         found.append((epoch, count, confirmed))
     return max(found, key=lambda item: item[:2])[2] if found else None
+
+
+def _floor(rest: bytes, body: bytes) -> int:
+    if len(rest) < _FLOOR.size:
+        return 0
+    floor: int
+    floor, check = _FLOOR.unpack_from(rest)
+    return floor if check == zlib.crc32(b"%d" % floor, zlib.crc32(body)) else 0
 
 
 def read_confirmed(disk: Disk, dirfd: int) -> Confirmed | None:

@@ -191,6 +191,19 @@ class ChannelFiles:
         self._source.disk.close(self.dirfd)
 
     @property
+    def missing_front(self) -> tuple[int, int] | None:
+        """First and last sequence of messages that are missing in front of all others, and that
+        neither limits nor a purge took away: a node of a cluster had said that its files begin
+        there.
+        """
+        said = self.confirmed
+        if said is None or not said.replayed or not said.floor or self._source.live:
+            return None
+        begins = self.slices[0].first if self.slices else said.last + 1
+        first = max(said.floor, self.purged + 1)
+        return (first, begins - 1) if first < begins else None
+
+    @property
     def count(self) -> int:
         """Messages that are there and were not purged."""
         return sum(s.entries for s in self._shown) - len(self._half_hidden) // _ENTRY

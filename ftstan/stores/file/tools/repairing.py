@@ -10,7 +10,6 @@ since ``confirmed.bin`` keeps it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.log.exact import put_file
 from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.regular import open_file
-from ftstan.stores.file.state import confirmed
+from ftstan.stores.file.state import confirmed, repaired
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.state.statefile import replace_file
 from ftstan.stores.file.stretch import is_blank
@@ -262,9 +261,17 @@ class Repair:
             Confirmed(epoch_of(self._env), number, sequence, length, max(last, sequence)),
         )
         missing = _holes(held, files.first, last)
+        if (front := files.missing_front) is not None:
+            lost = front[1] - front[0] + 1
+            done.append(
+                Step(
+                    files.name,
+                    show(files.name),
+                    f"{lost} messages are lost: sequences {_shown([front])}",
+                )
+            )
         if missing:
-            text = json.dumps({"missing": missing}).encode() + b"\n"
-            self._disk.close(replace_file(self._env, files.dirfd, REPAIRED, text))
+            repaired.write(self._env, files.dirfd, missing)
             lost = sum(b - a + 1 for a, b in missing)
             done.append(
                 Step(

@@ -24,11 +24,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import DamageError, StoreError
-from ftstan.base.reserved import REPAIRED, RESERVED_HINT, is_reserved
+from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores import protos
 from ftstan.stores.file.env import TEMPORARY
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import dat_name, idx_name, show
+from ftstan.stores.file.state import repaired
 from ftstan.stores.file.state.statefile import read_whole, replace_file
 from ftstan.stores.file.tools.changing import source_of, start_and_stop
 from ftstan.stores.file.tools.verifying import DefectKind, check_channel
@@ -382,8 +383,7 @@ class Restoring:
             try:
                 env.disk.close(replace_file(env, dirfd, "subs.dat", records.VERSION))
                 if account.missing:
-                    text = json.dumps({"missing": account.missing}).encode()
-                    env.disk.close(replace_file(env, dirfd, REPAIRED, text))
+                    repaired.write(env, dirfd, account.missing)
             finally:
                 env.disk.close(dirfd)
         if verify:

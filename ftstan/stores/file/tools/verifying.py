@@ -11,7 +11,6 @@ normal. Changes nothing (``repairing`` does).
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
-from ftstan.base.reserved import REPAIRED, is_reserved
+from ftstan.base.reserved import is_reserved
 from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.rootfiles import find_occupied
-from ftstan.stores.file.state.statefile import read_whole
+from ftstan.stores.file.state import repaired
 from ftstan.stores.file.tools.reading import (
     INDEX,
     ChannelFiles,
@@ -167,10 +166,7 @@ class ChannelCheck:
         self._source = source
         self._files = files
         self._show = show(files.name)
-        accepted = read_whole(source.disk, files.dirfd, REPAIRED)
-        self.accepted: list[tuple[int, int]] = (
-            [(a, b) for a, b in json.loads(accepted)["missing"]] if accepted else []
-        )
+        self.accepted = repaired.read(source.disk, files.dirfd)
 
     def _found(
         self, kind: DefectKind, file: str, text: str, offset: int | None = None
@@ -300,6 +296,9 @@ class ChannelCheck:
     def check_order(self) -> Iterator[StoreFinding]:
         """What the slices make together: holes, the end, and seals that hide what was confirmed."""
         files = self._files
+        if (front := files.missing_front) is not None:
+            text = f"sequences {front[0]} to {front[1]} are missing in front of the others"
+            yield self._found(DefectKind.DAMAGE, files.slices[0].dat if files.slices else "", text)
         for low, high in itertools.pairwise(files.slices):
             if high.first != low.last + 1:
                 yield self._hole(low.last + 1, high.first - 1, high.dat)
