@@ -18,7 +18,7 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.environment import KEY_VARIABLE
 from ftstan.base.errors import ConfigError
-from ftstan.cli.store_look import wanted_channel
+from ftstan.cli.store_look import source_at, wanted_channel
 from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import print_json, progress, say, text_of
 from ftstan.config.options import EncryptionOptions
@@ -30,13 +30,13 @@ from ftstan.stores.file.tools.changing import (
     leave_as_stopped,
     rewrite,
     source_of,
+    source_to_judge,
     start_and_stop,
 )
-from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names
+from ftstan.stores.file.tools.reading import ChannelFiles, channel_names
 from ftstan.stores.file.tools.rekeying import rekey_store
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
-from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.verifying import DefectKind, StoreFinding
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ def repair(arguments: argparse.Namespace) -> int:
         env = owned.env
         # Looked at again: what was read before the store was ours may have been another owner's
         # last words.
-        plan = make_plan(source_of(env), _only(arguments, env))
+        source = source_to_judge(env)
+        plan = make_plan(source, _only(arguments, env))
         done: list[tuple[str, str]] = []
         if owned.epochs.loss:
             done.append(
@@ -221,9 +222,7 @@ def repair(arguments: argparse.Namespace) -> int:
             )
         aside = open_aside(env.disk, path)
         try:
-            done += [
-                (step.file, step.text) for step in Repair(env, source_of(env), aside).run(plan)
-            ]
+            done += [(step.file, step.text) for step in Repair(env, source, aside).run(plan)]
         finally:
             env.disk.close(aside)
         quarantined = start_and_stop(env)
@@ -236,8 +235,7 @@ def _look(arguments: argparse.Namespace) -> Plan:
     root = disk.open_dir(arguments.dir)
     try:
         epochs = find_epochs(disk, root, looking=True)
-        ours_from = NEVER_OURS if epochs.ours_from is None else epochs.ours_from
-        source = Source(disk, root, records.Crc(arguments.crc_poly), ours_from)
+        source = source_at(disk, root, records.Crc(arguments.crc_poly), epochs)
         only = None
         if arguments.channel is not None:
             only = wanted_channel(arguments.dir, arguments.channel, channel_names(source)[0])

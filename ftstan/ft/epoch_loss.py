@@ -31,13 +31,17 @@ class EpochFacts:
     """``ours_from``: the first slice number of ours, ``None`` if no ftstan server ever wrote here.
 
     ``loss`` says what is wrong, empty if nothing is; ``lost`` is then what a repair must claim
-    above.
+    above. ``last``: number and nonce of the last activation, ``(0, b"")`` if there is no record of
+    one. ``originals_through``: the last epoch behind which an original server may have served, as
+    the next activation would say.
     """
 
     ours_from: int | None
     top: int
     loss: str = ""
     lost: LostEpochs | None = None
+    last: tuple[int, bytes] = (0, b"")
+    originals_through: int = 0
 
 
 def find_epochs(disk: Disk, root_fd: int, *, looking: bool = False) -> EpochFacts:
@@ -67,14 +71,18 @@ def find_epochs(disk: Disk, root_fd: int, *, looking: bool = False) -> EpochFact
             f"{EPOCH_NAME} {what}, but this datastore had epochs",
             LostEpochs(floor, 1),
         )
-    ours_from = state.newest.ours_from
+    newest = state.newest
+    ours_from = newest.ours_from
+    last = newest.epoch, newest.nonce
+    originals = newest.epoch if newest.ft_mixed else newest.originals_through
     if shown > state.top:
         text = (
             f"{EPOCH_NAME} ends at epoch {state.top}, but epoch {shown} has written here: it is "
             "an older copy"
         )
-        return EpochFacts(ours_from, state.top, text, LostEpochs(floor, ours_from))
-    return EpochFacts(ours_from, state.top)
+        lost = LostEpochs(floor, ours_from)
+        return EpochFacts(ours_from, state.top, text, lost, last, originals)
+    return EpochFacts(ours_from, state.top, "", None, last, originals)
 
 
 def _highest(disk: Disk, root_fd: int, *, looking: bool) -> tuple[int, int]:

@@ -19,8 +19,13 @@ from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import rewriting
 from ftstan.stores.file.tools.changing import leave_as_stopped, rewrite, source_of
+from ftstan.stores.file.tools.reading import SliceFile
 from ftstan.stores.file.tools.repairing import Repair, make_plan
-from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
+from ftstan.stores.file.tools.rewriting import (
+    compact_channel,
+    hand_over_channel,
+    plan_handover,
+)
 from ftstan.stores.file.tools.verifying import DefectKind
 from ftstan.wire.block import MsgBlock
 from tests.sim.disk import CrashMode, Killed, SimDisk
@@ -191,6 +196,94 @@ def test_a_compaction_that_dies_at_any_call_loses_nothing_and_can_be_run_again()
         )
         > 50
     )
+
+
+# ---- slices of the original whose numbers are in another order than their messages
+# --------------------------------------------------------------------------------------------------
+
+
+def numbered(*numbers: int) -> tuple[SimDisk, dict[int, bytes]]:
+    """An original's channel whose slices have these numbers in the order of their messages, four in
+    each, and the messages.
+    """
+    tree: dict[str, bytes | None] = {"foo": None, "foo/subs.dat": records.VERSION}
+    messages: dict[int, bytes] = {}
+    crc = records.Crc()
+    for at, number in enumerate(numbers):
+        block = MsgBlock()
+        for n in range(4 * at + 1, 4 * at + 5):
+            block.append(n, b"foo", b"", b"message %d" % n, 1_000_000_000 + n)
+            messages[n] = block.payload(n - 4 * at - 1)
+        records.seal(block, crc)
+        tree[f"foo/msgs.{number}.dat"] = records.VERSION + bytes(memoryview(block))
+        entries = records.index_entries(block, 0, len(block), records.VERSION_SIZE, crc)
+        tree[f"foo/msgs.{number}.idx"] = records.VERSION + entries
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    disk.add_tree(STORE, tree)
+    return disk, messages
+
+
+ORDERS = [(2, 1), (2, 1, 3), (3, 1, 2), (3, 2, 1), (1, 3, 2, 4), (4, 3, 2, 1), (0, 1), (2, 0, 1)]
+
+
+@pytest.mark.parametrize("numbers", ORDERS, ids=str)
+@pytest.mark.parametrize("max_bytes", [1, 400])
+@pytest.mark.parametrize("work", [hand_over_channel, compact_channel])
+def test_slices_that_are_numbered_in_another_order_lose_nothing_wherever_a_tool_dies(
+    work: Work, max_bytes: int, numbers: tuple[int, ...]
+) -> None:
+    disk, messages = numbered(*numbers)
+    whole = disk.crash(process_only=True)
+    calls = len(calls_of(whole, work, max_bytes))
+    for call in range(1 + len(numbers) % 3, calls, 3):
+        victim = disk.crash(process_only=True)
+
+        def hook(number: int, _name: str, _arguments: tuple[object, ...], call: int = call) -> None:
+            if number == call:
+                raise Killed
+
+        victim.on_call = hook
+        with pytest.raises(Killed):
+            run(victim, work, max_bytes)
+        left = victim.crash(process_only=True)
+        assert served(left.crash(process_only=True), b"foo")[0] == messages, f"call={call}"
+        run(left, work, max_bytes)
+        assert served(left, b"foo")[0] == messages, f"call={call}"
+    run(disk, work, max_bytes)
+    assert served(disk.crash(process_only=True), b"foo")[0] == messages
+    if work is hand_over_channel:
+        held = [contents_of_slice(disk, number) for number in slices(disk)["foo"]]
+        assert held == sorted(held)
+        assert sum(len(h) for h in held) == len(messages)
+
+
+def contents_of_slice(disk: SimDisk, number: int) -> list[int]:
+    """Sequences, as somebody reads them who takes the number for the order."""
+    data = disk.tree(STORE)[f"foo/msgs.{number}.dat"] or b""
+    block, _, _ = records.scan_data(data[records.VERSION_SIZE :], b"foo", 0, records.Crc())
+    return [block.sequence(i) for i in range(len(block))]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ours_from", "targets"),
+    [
+        ((1, 2, 3), 1, [1, 2, 3]),
+        ((5, 4097, 4098), 4097, [1, 2, 3]),
+        ((2, 1, 3), 4097, [2, 4, 5]),
+        # None that ends lower slices lies above one that is copied later.
+        ((3, 2, 1), 4, [3, 4]),
+        ((2, 1, 3), 3, [2, 4]),
+        ((0, -1), 1, [1]),
+    ],
+)
+def test_no_copy_takes_a_number_that_is_read_later_or_ends_a_slice_that_is(
+    numbers: tuple[int, ...], ours_from: int, targets: list[int]
+) -> None:
+    parts = [SliceFile(number, 10, 10) for number in numbers]
+    groups = plan_handover(parts, 1, 1, ours_from)
+    assert [g.target for g in groups] == targets
+    assert [s.number for g in groups for s in g.parts] == list(numbers)
 
 
 # ---- an original server behind a tool

@@ -205,6 +205,10 @@ def _last_whole(env: FileEnv, name: str, data: bytes) -> tuple[int, str]:
     return records.VERSION_SIZE + end, why
 
 
+def empty(_fd: int) -> None:
+    """Leave a file empty: for ``put_file``."""
+
+
 def put_file(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
     """Put a new file, filled by ``fill(descriptor)`` and durable, in the place of a slice's file
     ``name``.

@@ -2,12 +2,13 @@
 channel is served.
 
 A slice of ours ends every lower one at its own first sequence; slices of the original are ordered
-by sequence and merged where they hold the same records. An index entry proves its record; what lies
-behind the last provable entry of the highest slice may never have been synced, and is copied into a
-slice of ours before anybody sees it. What cannot have been acknowledged is read around and ended by
-a slice of ours, or cut where an original wrote it; everything else that is bad is damage, and then
-nothing is written at all: the channel is quarantined. The last sequence never goes back
-(``docs/store.md``, damage).
+by sequence and merged where they hold the same records. One of ours of which only the index is left
+ends the lower ones all the same, and what it names is damage. An index entry proves its record;
+what lies behind the last provable entry of the highest slice may never have been synced, and is
+copied into a slice of ours before anybody sees it. What cannot have been acknowledged is read
+around and ended by a slice of ours, or cut where an original wrote it; everything else that is bad
+is damage, and then nothing is written at all: the channel is quarantined. The last sequence never
+goes back (``docs/store.md``, damage).
 """
 
 from __future__ import annotations
@@ -23,10 +24,18 @@ from ftstan.base.errors import StoreError
 from ftstan.base.log import stream as log
 from ftstan.stores.file.env import TEMPORARY, FileEnv, is_full
 from ftstan.stores.file.log import exact, records
-from ftstan.stores.file.log.view import Slice, dat_name, show
-from ftstan.stores.file.recovery import damage
+from ftstan.stores.file.log.view import Slice, dat_name, idx_name, show
+from ftstan.stores.file.recovery import damage, lost
 from ftstan.stores.file.recovery.leftovers import is_leftover, remove_leftover
-from ftstan.stores.file.recovery.measure import Found, Measured, bad_of, bytes_of, dense, entries_of
+from ftstan.stores.file.recovery.measure import (
+    Found,
+    Measured,
+    bad_of,
+    bytes_of,
+    dense,
+    entries_of,
+    went_on,
+)
 from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.stretch import is_blank
 
@@ -34,11 +43,6 @@ if TYPE_CHECKING:
     from ftstan.stores.file.log.slices import SliceLog
     from ftstan.stores.file.recovery.damage import Bad
     from ftstan.wire.block import MsgBlock
-
-#: Messages that an original stores before it writes their entries, and entries that it writes at
-#: once when it makes an index anew (``docs/compat/filestore.md``).
-_ORIGINALS_BATCH = 1024
-_ORIGINALS_BUFFER = 1000
 
 _TEMPORARY = re.compile(
     re.escape(TEMPORARY)
@@ -80,7 +84,9 @@ class ChannelVerdict:
     empty: quarantine. ``unsealed``: a slice of ours begins at or below what was confirmed before
     it, so that none of them may hide anything. ``passed``: slices of an original with the last of
     their sequences that it took for nothing, and the slice in which it went on. ``strict``: an
-    entry in an index of ours proves that its data was durable.
+    entry in an index of ours proves that its data was durable. ``seals``: slices of ours without a
+    record that end lower ones, by number. ``left_out``: those that do not, because an original
+    server may have gone on below them since.
     """
 
     pieces: list[tuple[Found, int]] = field(default_factory=list)
@@ -92,6 +98,15 @@ class ChannelVerdict:
     unsealed: bool = False
     strict: bool = True
     passed: list[tuple[Found, int, Found]] = field(default_factory=list)
+    seals: dict[int, lost.Seal] = field(default_factory=dict)
+    left_out: list[int] = field(default_factory=list)
+
+    def following(self, f: Found, after: Found | None) -> int | None:
+        """The first sequence that a slice cannot have, because higher ones begin there; ``after``:
+        the next one that counts.
+        """
+        firsts = [seal.first for number, seal in self.seals.items() if number > f.number]
+        return min([*firsts, after.first] if after else firsts, default=None)
 
 
 def judge(env: FileEnv, slog: SliceLog, m: Measured) -> ChannelVerdict:
@@ -100,9 +115,9 @@ def judge(env: FileEnv, slog: SliceLog, m: Measured) -> ChannelVerdict:
     ``OSError`` passes.
     """
     options = env.options
-    v = ChannelVerdict(
-        damage=list(m.problems), strict=m.synced and options.sync and not options.truncate_bad_eof
-    )
+    was_synced = m.confirmed is None or m.confirmed.synced
+    proves = was_synced and options.sync and not options.truncate_bad_eof
+    v = ChannelVerdict(damage=list(m.problems), strict=proves and not m.foreign)
     ours = env.owner.ours_from
     v.dead = {f.number for f in m.found if f.empty}
     live = [f for f in m.found if not f.empty]
@@ -111,12 +126,14 @@ def judge(env: FileEnv, slog: SliceLog, m: Measured) -> ChannelVerdict:
             # Nothing shows where its sequences end: to serve without it could give them out a
             # second time.
             _judge_end(env, slog, v, f, above=all(f.number > other.number for other in live))
-    sealed = _seal(env, slog, live, v.dead)
+    sealed = _seal(env, slog, v, m, live)
     _check_confirmed_seals(env, slog, v, m, live)
     v.pieces = _merge(env, slog, v, [p for p in sealed if p[0].number < ours])
     v.pieces += [p for p in sealed if p[0].number >= ours]
     for (f, last), after in itertools.zip_longest(v.pieces, v.pieces[1:]):
-        _judge_piece(env, slog, v, f, last, following=after[0].first if after else None)
+        _judge_piece(env, slog, v, f, last, following=v.following(f, after[0] if after else None))
+    if proves:
+        _judge_lost(v)
     _judge_last(env, v, m)
     taken = m.highest_taken(env.highest_number)
     if taken >= env.highest_number and v.pieces and _is_copied(env, v.pieces[-1][0]):
@@ -145,25 +162,56 @@ def _is_former_owners(env: FileEnv, f: Found) -> bool:
 
 
 def _seal(
-    env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]
+    env: FileEnv, slog: SliceLog, v: ChannelVerdict, m: Measured, live: list[Found]
 ) -> list[tuple[Found, int]]:
     """The slices that count, each with its last sequence that does.
 
-    A slice of ours ends every lower-numbered one at its own first sequence; one that has nothing
-    left is dead.
+    A slice of ours ends every lower-numbered one at its own first sequence, also one of which only
+    the index is left; one that has nothing left is dead.
     """
-    del slog
     out: list[tuple[Found, int]] = []
     end: int | None = None
-    for f in reversed(found):
+    there = {f.number: f for f in live}
+    for number in sorted({*there, *_find_lost(env, v, m, list(there))}, reverse=True):
+        f = there.get(number)
+        if f is None:
+            below = there.get(max((n for n in there if n < number), default=number))
+            index = entries_of(env, slog.dirfd, below) if below is not None else b""
+            seal = lost.find_seal(number, m.lost[number], index, m.confirmed, end)
+            if seal is not None:
+                v.seals[number] = seal
+                end = seal.first
+            continue
         if end is not None and f.first >= end:
-            dead.add(f.number)
+            v.dead.add(f.number)
             continue
         out.append((f, f.last if end is None else min(f.last, end - 1)))
         if f.number >= env.owner.ours_from:
             end = f.first
     out.reverse()
     return out
+
+
+def _find_lost(env: FileEnv, v: ChannelVerdict, m: Measured, live: list[int]) -> list[int]:
+    """Numbers of the slices without a record that end lower ones."""
+    found = []
+    filled = [f.number for f in m.found if f.why or not f.empty]
+    for number in m.lost:
+        if number < env.owner.ours_from or not lost.may_end(number, filled):
+            continue
+        if lost.is_sure(number, live, m.confirmed, foreign=m.foreign):
+            found.append(number)
+        else:
+            v.left_out.append(number)
+    return found
+
+
+def _judge_lost(v: ChannelVerdict) -> None:
+    """What the index of a slice without records names was durable, and may be acknowledged."""
+    told = {file for file, _ in v.damage}
+    for number, seal in sorted(v.seals.items()):
+        if seal.first <= seal.last and dat_name(number) not in told:
+            v.damage.append((dat_name(number), lost.words(seal)))
 
 
 def _check_confirmed_seals(
@@ -214,7 +262,12 @@ def _merge(
             if bytes_of(env, slog.dirfd, f, f.first, until) != bytes_of(
                 env, slog.dirfd, before, f.first, until
             ):
-                if env.options.sync and _went_on(before, before_last, f):
+                if (
+                    env.options.sync
+                    and before.is_index_whole
+                    and before.number < f.number
+                    and went_on(before.first, before_last, before.claimed, f.first)
+                ):
                     v.passed.append((before, before_last, f))
                     out[-1] = (before, f.first - 1)
                     out.append((f, last))
@@ -236,25 +289,6 @@ def _merge(
             out[-1] = (before, f.first - 1)
         out.append((f, last))
     return out
-
-
-def _went_on(before: Found, last: int, f: Found) -> bool:
-    """Whether an original was killed between records up to ``last`` and their entries, took them
-    for nothing when it came again, and went on in slice ``f``.
-
-    It stores no more than one batch without entries, and acknowledges none of it before; without
-    ``file_sync`` a power cut can take entries of what it has acknowledged. An index of which
-    exactly a whole number of its buffers was written may be one that it was killed over while it
-    made it anew: then the records behind it were acknowledged.
-    """
-    named = before.claimed - before.first + 1
-    return (
-        before.number < f.number
-        and before.is_index_whole
-        and f.first == before.claimed + 1
-        and last - before.claimed <= _ORIGINALS_BATCH
-        and named % _ORIGINALS_BUFFER != 0
-    )
 
 
 def _judge_piece(
@@ -312,14 +346,7 @@ def _judge_last(env: FileEnv, v: ChannelVerdict, m: Measured) -> None:
     top = max((f.number for f, _ in v.pieces), default=0)
     claims = [f.claimed for f in m.found if f.number >= top]
     claims += [last for number, last in m.orphans if number > top]
-    v.last = max([there, *claims])
-    gone = [(number, last) for number, last in m.orphans if number > top]
-    gone += [(f.number, f.claimed) for f in m.found if f.empty and not f.why and f.number > top]
-    for number, last in gone:
-        if last > there and number >= env.owner.ours_from and v.strict:
-            v.damage.append(
-                (dat_name(number), f"no message is in it, its index names sequences up to {last}")
-            )
+    v.last = max([there, *claims, *(seal.last for seal in v.seals.values())])
     confirmed = m.confirmed
     if confirmed is not None:
         v.last = max(v.last, confirmed.last)
@@ -385,12 +412,14 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None
     tail: MsgBlock | None = None
     slices: list[Slice] = []
     for f, last in v.pieces:
-        if f is v.pieces[-1][0] and len(f.tail):
-            if _is_copied(env, f):
-                tail = f.tail
+        is_copied = False
+        if f is v.pieces[-1][0] and last > f.proven.last:
+            is_copied = _is_copied(env, f)
+            if is_copied:
+                tail = f.tail if last == f.last else records.cut(f.tail, last)
             else:
                 sync(env, slog, f.number)
-        if f.tail is not tail:
+        if not is_copied:
             slices.append(_summary(env, slog, f, last))
         elif f.proven.count:
             slices.append(_summary(env, slog, f, f.proven.last))
@@ -452,6 +481,21 @@ def end_what_was_torn(env: FileEnv, slog: SliceLog, v: ChannelVerdict) -> None:
             damage.say_not_cut(env, bad, error.text)
         else:
             damage.say_cut(env, bad, saved)
+
+
+def forget_left_out(env: FileEnv, slog: SliceLog, v: ChannelVerdict) -> None:
+    """Empty the indexes of slices that end nothing because an original server has gone on below
+    them: the next start does not know that any more.
+
+    Call it when ``confirmed.bin`` says the last sequence. Without space nothing is done. Raises
+    ``OSError`` and ``FencedError``.
+    """
+    try:
+        for number in v.left_out:
+            exact.put_file(env, slog.dirfd, idx_name(number), exact.empty)
+    except OSError as error:
+        if not is_full(error):
+            raise
 
 
 def _put_dense(env: FileEnv, slog: SliceLog, f: Found) -> None:

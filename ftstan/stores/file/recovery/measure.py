@@ -32,6 +32,10 @@ _IDX = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.idx\Z", re.ASCII)
 _ENTRY = records.INDEX_SIZE
 _MAX_NUMBER = 1 << 63
 _ZEROS = 4096
+#: Messages that an original stores before it writes their entries, and entries that it writes at
+#: once when it makes an index anew (``docs/compat/filestore.md``).
+_ORIGINALS_BATCH = 1024
+_ORIGINALS_BUFFER = 1000
 
 
 @dataclass(slots=True)
@@ -90,8 +94,8 @@ class Measured:
     confirmed: Confirmed | None = None
     problems: list[tuple[str, str]] = field(default_factory=list)
     foreign: bool = False
-    #: Slices whose data are no file, by number: the first sequence that the index names.
-    seals: dict[int, int] = field(default_factory=dict)
+    #: Slices without a whole record whose index names messages, by number: its entries.
+    lost: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def synced(self) -> bool:
@@ -126,11 +130,11 @@ def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[s
     numbers: dict[int, str] = {}
     wrong = []
     named = [
-        (_number(name), name) for name, is_dir in sorted(names) if not is_dir and _is_dat(name)
+        (number_of(name), name) for name, is_dir in sorted(names) if not is_dir and _is_dat(name)
     ]
     # Where two names say one number, the usual one is it.
-    for number, name in sorted(named, key=lambda row: row[1] != dat_name(row[0])):
-        if not -_MAX_NUMBER <= number < _MAX_NUMBER or number in numbers:
+    for number, name in sorted(named, key=lambda row: row[0] is None or row[1] != dat_name(row[0])):
+        if number is None or number in numbers:
             wrong.append(name)
         else:
             numbers[number] = name
@@ -146,9 +150,12 @@ def _is_dat(name: str) -> bool:
     return name.startswith("msgs.") and name.endswith(".dat")
 
 
-def _number(name: str) -> int:
-    m = _DAT.match(name)
-    return int(m[1]) if m else _MAX_NUMBER
+def number_of(name: str) -> int | None:
+    """The number of the slice whose data a file of this name would be, ``None`` if there is
+    none.
+    """
+    number = int(m[1]) if (m := _DAT.match(name)) else _MAX_NUMBER
+    return number if -_MAX_NUMBER <= number < _MAX_NUMBER else None
 
 
 def measure(
@@ -208,7 +215,7 @@ def measure(
     known = {*numbers, *(number for number, _ in m.orphans)}
     for file, _ in names:
         if (i := _IDX.match(file)) and int(i[1]) not in known:
-            m.orphans.append((int(i[1]), _scan(env, dirfd, file, m).last))
+            _without_records(env, dirfd, int(i[1]), m)
     return m
 
 
@@ -216,10 +223,16 @@ def _without_data(env: FileEnv, dirfd: int, number: int, m: Measured, words: str
     """Note a slice whose data are no file: what its index says of it still counts."""
     m.odd.pop(number, None)
     m.problems.append((dat_name(number), words))
-    scan = _scan(env, dirfd, idx_name(number), m)
+    _without_records(env, dirfd, number, m)
+
+
+def _without_records(env: FileEnv, dirfd: int, number: int, m: Measured) -> None:
+    """Note an index without data."""
+    index = _entries(env, dirfd, idx_name(number), m)
+    scan = records.scan_index(index, env.crc, env.options.check_crc)
     m.orphans.append((number, scan.last))
     if scan.count:
-        m.seals[number] = scan.first
+        m.lost[number] = index[: scan.count * _ENTRY]
 
 
 def read_entries(env: FileEnv, dirfd: int, name: str) -> bytes:
@@ -251,10 +264,6 @@ def _entries(env: FileEnv, dirfd: int, name: str, m: Measured) -> bytes:
         return b""
 
 
-def _scan(env: FileEnv, dirfd: int, name: str, m: Measured) -> records.IndexScan:
-    return records.scan_index(_entries(env, dirfd, name, m), env.crc, env.options.check_crc)
-
-
 def _sync(env: FileEnv, dirfd: int, name: str) -> None:
     fd = open_file(env.disk, dirfd, name, os.O_RDWR)
     try:
@@ -271,6 +280,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of
     # this one.
     named_first = proven.first
+    named = index[: proven.count * _ENTRY]
     claimed = proven.last if proven.contiguous else 0
     is_index_whole = claimed > 0 and len(index) == proven.count * _ENTRY
     foreign = m.may_be_foreign(number)
@@ -312,6 +322,8 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         )
     if not trusted and len(tail) and claimed and tail.first != named_first:
         claimed = 0
+    if named and not proven.count and not len(tail):
+        m.lost[number] = named
     # Of zeros alone a page says as much as all of them.
     rest = data[used : used + _ZEROS if why == "zeros" else None] if why else b""
     return Found(
@@ -383,3 +395,20 @@ def dense(env: FileEnv, dirfd: int, f: Found) -> bytes:
 def _records(block: MsgBlock) -> bytes:
     start, end = records.span(block, 0, len(block))
     return bytes(memoryview(block)[start:end])
+
+
+def went_on(first: int, last: int, claimed: int, following: int) -> bool:
+    """Whether an original was killed between records up to ``last`` and their entries, took them
+    for nothing when it came again, and went on in a later slice, which begins with ``following``.
+
+    The index names ``first`` to ``claimed`` and nothing else. An original stores no more than one
+    batch without entries, and acknowledges none of it before; without ``file_sync`` a power cut can
+    take entries of what it has acknowledged. An index of which exactly a whole number of its
+    buffers was written may be one that it was killed over while it made it anew: then the records
+    behind it were acknowledged.
+    """
+    return (
+        following == claimed + 1
+        and last - claimed <= _ORIGINALS_BATCH
+        and (claimed - first + 1) % _ORIGINALS_BUFFER != 0
+    )

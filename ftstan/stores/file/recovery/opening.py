@@ -321,6 +321,8 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
             judging.end_what_was_torn(env, slog, verdict)
     _look_at_front(env, slog, m.confirmed)
     _agree(env, slog, file)
+    if verdict.left_out and file.written is not None and file.written.last >= slog.last:
+        judging.forget_left_out(env, slog, verdict)
     return False
 
 

@@ -62,7 +62,7 @@ def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict)
     found = [(f, index) for f, index in found if index]
     end: int | None = None
     rows: list[tuple[Found, bytes]] = []
-    seals = sorted((number, first) for number, first in m.seals.items() if number >= ours)
+    seals = sorted((number, seal.first) for number, seal in v.seals.items())
     for f, index in reversed(found):
         while seals and seals[-1][0] > f.number:
             # Its messages cannot be read, and what it ends was never acknowledged all the same.

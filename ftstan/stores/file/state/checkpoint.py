@@ -27,12 +27,13 @@ from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.state_recovery import read_subs
-from ftstan.stores.file.state.statefile import read_file, replace_file
+from ftstan.stores.file.state.statefile import read_file, read_whole, replace_file
 from ftstan.stores.file.stretch import GrownError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ftstan.base.disk import Disk
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.log.slices import SliceLog
 
@@ -223,11 +224,27 @@ def load(env: FileEnv) -> Checkpoint:
         # One that has grown has another checksum, whatever stands in it.
         with contextlib.suppress(GrownError):
             data = read_file(env, env.root, NAME)
+    return _written_by(env.owner.predecessor, data)
+
+
+def read_left(disk: Disk, root: int, activation: tuple[int, bytes]) -> Checkpoint:
+    """What the activation of this epoch and nonce left, for somebody who owns nothing; empty if it
+    left nothing.
+
+    ``OSError`` passes through.
+    """
+    try:
+        return _written_by(activation, read_whole(disk, root, NAME))
+    except (GrownError, IrregularError):
+        return Checkpoint()
+
+
+def _written_by(activation: tuple[int, bytes], data: bytes | None) -> Checkpoint:
     start = len(_MAGIC) + _HEAD.size
     if data is None or len(data) < start or not data.startswith(_MAGIC):
         return Checkpoint()
     crc, epoch, nonce = _HEAD.unpack_from(data, len(_MAGIC))
-    before, its_nonce = env.owner.predecessor
+    before, its_nonce = activation
     if (epoch, nonce) != (before, its_nonce.ljust(16, b"\0")) or not epoch:
         return Checkpoint()
     if zlib.crc32(memoryview(data)[len(_MAGIC) + _CRC_SIZE :]) != crc:

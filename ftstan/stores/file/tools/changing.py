@@ -8,6 +8,7 @@ What is common to ``compact``, ``handover`` and ``repair``; the work itself is i
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import DamageError
@@ -33,6 +34,12 @@ _UNLIMITED = Limits.same(ChannelLimits(max_msgs=0, max_bytes=0, max_subs=0))
 def source_of(env: FileEnv) -> Source:
     """How to read the store that ``env`` owns."""
     return Source(env.fresh, env.root, env.crc, env.owner.ours_from)
+
+
+def source_to_judge(env: FileEnv) -> Source:
+    """The same, to tell damage from what an original server has left. Raises ``OSError``."""
+    left = checkpoint.load(env)
+    return replace(source_of(env), left=left, originals_through=env.owner.originals_through)
 
 
 def start_and_stop(env: FileEnv, *, inherited: bool = True) -> list[str]:

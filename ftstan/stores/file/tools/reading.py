@@ -9,13 +9,19 @@ is listed with its place.
 from __future__ import annotations
 
 import os
-import re
 import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from ftstan.stores.file.log import moved_mark, purge_mark, records
-from ftstan.stores.file.log.view import show
+from ftstan.stores.file.log.view import dat_name, idx_name, show
+from ftstan.stores.file.recovery import lost
+from ftstan.stores.file.recovery.measure import (
+    index_numbers,
+    number_of,
+    slice_numbers,
+    went_on,
+)
 from ftstan.stores.file.recovery.opening import FOREIGN
 from ftstan.stores.file.regular import irregular, open_file
 from ftstan.stores.file.state import state_records
@@ -45,8 +51,6 @@ if TYPE_CHECKING:
 _ENTRY = records.INDEX_SIZE
 _VERSION = records.VERSION_SIZE
 INDEX = struct.Struct("<QqqII")
-_DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
-
 #: ``ours_from`` of a store in which no ftstan server ever wrote: every slice is the original's.
 NEVER_OURS = 1 << 62
 
@@ -64,7 +68,9 @@ class SliceFile:
     offset ``end``; a slice whose messages are all hidden by higher ones has none. ``proven``
     entries of the index file are a chain that ends at a record of the data; ``index_clean`` says
     that nothing else is in it. ``claimed`` is the last sequence that the index names. ``refused``
-    says why the file cannot be read at all.
+    says that the file is none of a server's, whatever can be read of it. ``odd``: its name, where
+    that writes the number in another way than servers do. ``differs``: (first, last sequence, file)
+    of what it has with another content than a slice of the original that counts.
     """
 
     number: int
@@ -84,16 +90,18 @@ class SliceFile:
     last_ts: int = 0
     entries: int = 0
     end: int = _VERSION
+    odd: str = ""
+    differs: tuple[int, int, str] | None = None
 
     @property
     def dat(self) -> str:
         """File name of the messages."""
-        return f"msgs.{self.number}.dat"
+        return self.odd or dat_name(self.number)
 
     @property
     def idx(self) -> str:
         """File name of the index."""
-        return f"msgs.{self.number}.idx"
+        return idx_name(self.number)
 
     @property
     def exact(self) -> bool:
@@ -101,6 +109,7 @@ class SliceFile:
         return (
             self.entries == self.proven == self.located
             and self.index_clean
+            and not self.refused
             and self.idx_size == _VERSION + self.entries * _ENTRY
             and self.dat_size == self.end
         )
@@ -134,8 +143,9 @@ class ChannelFiles:
         listed = source.disk.listdir(self.dirfd)
         indexes = {n for n, _ in listed if n.endswith(".idx")}
         for n, is_dir in listed:
+            number = number_of(n)
             in_place = is_bound(n, is_dir=is_dir) or (
-                bool(_DAT.match(n)) and f"{n[:-4]}.idx" in indexes
+                number is not None and n == dat_name(number) and idx_name(number) in indexes
             )
             if in_place and (what := self._irregular(n)):
                 self.irregular[n] = what
@@ -152,13 +162,21 @@ class ChannelFiles:
         """Every slice in the directory, by number."""
         self.slices: list[SliceFile] = []
         """Those with messages that count, in the order of their messages."""
+        self.lost: list[lost.Seal] = []
+        """Slices of ours without a record that end lower ones, by number."""
+        self.named: dict[int, bytes] = {}
+        """Index entries of every slice without a record, by number."""
         self.hiding: set[int] = set()
         """Numbers of slices above the last confirm that have other contents for what was confirmed
         below them.
         """
-        for number in sorted(int(m[1]) for n in self.names if (m := _DAT.match(n))):
+        found, self.misnamed = slice_numbers([(n, False) for n in sorted(self.names)])
+        """``msgs.*.dat`` files that name no slice of their own."""
+        self._odd = {number: n for number, n in found.items() if n != dat_name(number)}
+        for number in sorted(found):
             if not self._unconfirmed(number):
                 self.all.append(self._measure(number)[0])
+        self._find_named(found)
         self._settle()
         mark, self.purged_wrong = (
             (None, "")
@@ -352,7 +370,7 @@ class ChannelFiles:
         located.
         """
         source = self._source
-        s = SliceFile(number, 0, -1)
+        s = SliceFile(number, 0, -1, odd=self._odd.get(number, ""))
         data_fd = open_file(source.disk, self.dirfd, s.dat)
         try:
             s.dat_size = _size(source, data_fd)
@@ -363,9 +381,8 @@ class ChannelFiles:
                 s.index_clean = not index
                 return s, b""
             s.refused = check_version(version)
-            if s.refused:
-                return s, b""
-            return s, self._locate(s, data_fd, index or b"")
+            # What it names may be of another file, too: the data are read as a start reads them.
+            return s, self._locate(s, data_fd, b"" if s.refused else index or b"")
         finally:
             source.disk.close(data_fd)
 
@@ -396,7 +413,7 @@ class ChannelFiles:
             if s.bad and s.bad[-1].end == at + len(found.data) < reach:
                 # The zeros behind that are not read, and are no records either.
                 s.bad[-1] = replace(s.bad[-1], end=reach)
-            s.refused = found.words if found.resumes else ""
+            s.refused = s.refused or (found.words if found.resumes else "")
         s.located = len(index) // _ENTRY
         if index:
             s.all_first = records.entry(index, 0)[0]
@@ -435,32 +452,131 @@ class ChannelFiles:
             at = bad_end
         return bytes(index)
 
+    def _find_named(self, found: dict[int, str]) -> None:
+        """Read the indexes of the slices without a record; ``found``: those that have data."""
+        located = {s.number for s in self.all if s.located}
+        for number in index_numbers([(n, False) for n in self.names]):
+            if number in located or self._unconfirmed(number):
+                continue
+            if self._source.live and number in found:
+                # What is there was not confirmed.
+                continue
+            if named := self._named(number):
+                self.named[number] = named
+
+    def _named(self, number: int) -> bytes:
+        """The entries of an index that are a chain from the first record on."""
+        idx = read_whole(self._source.disk, self.dirfd, idx_name(number)) or b""
+        body = b"" if check_version(idx) else idx[_VERSION:]
+        return body[: records.scan_index(body, self._source.crc).count * _ENTRY]
+
+    def renamed(self, s: SliceFile) -> None:
+        """The slice has the name by now that servers give it."""
+        self._odd.pop(s.number, None)
+        s.odd = ""
+
+    @property
+    def unused(self) -> set[str]:
+        """Names of the indexes without data that end nothing and are nobody's."""
+        there = {s.number for s in self.all} | {seal.number for seal in self.lost}
+        numbers = index_numbers([(n, False) for n in self.names])
+        return {idx_name(number) for number in numbers if number not in there}
+
+    @property
+    def last_named(self) -> int:
+        """The last sequence that indexes above all slices that count name, 0 if there is none: it
+        is not given out again.
+        """
+        top = max((s.number for s in self.slices), default=0)
+        above = [named for number, named in self.named.items() if number > top]
+        lasts = [records.entry(named, len(named) // _ENTRY - 1)[0] for named in above]
+        return max([0, *lasts, *(seal.last for seal in self.lost)])
+
     def _settle(self) -> None:
         """Say which sequences of each slice count.
 
-        A slice of ours ends every lower-numbered one at its own first sequence. The original's are
-        ordered by their first sequence; where two hold the same, the first one counts.
+        A slice of ours ends every lower-numbered one at its own first sequence, also one of which
+        only the index is left. The original's are ordered by their first sequence; where two hold
+        the same, the first one counts.
         """
         end: int | None = None
-        for s in reversed(
-            [s for s in self.all if s.located and s.number >= self._source.ours_from]
-        ):
-            first = s.all_first
-            if self.confirmed is not None and self._hides(s, self.confirmed):
-                # It cannot hide what was confirmed below it: such a slice is damage, and counts
-                # from there on.
-                self.hiding.add(s.number)
-                first = max(first, self.confirmed.sequence + 1)
-            self._cut(s, first, s.all_last if end is None else min(s.all_last, end - 1))
-            end = first if end is None else min(end, first)
-        reached = 0
-        others = [s for s in self.all if s.located and s.number < self._source.ours_from]
-        for s in sorted(others, key=lambda s: (s.all_first, s.number)):
-            first = max(s.all_first, reached + 1)
-            last = s.all_last if end is None else min(s.all_last, end - 1)
-            self._cut(s, first, last)
-            reached = max(reached, s.last)
+        ours = {s.number: s for s in self.all if s.located and s.number >= self._source.ours_from}
+        for number in sorted({*ours, *self._find_lost()}, reverse=True):
+            s = ours.get(number)
+            if s is not None:
+                first = s.all_first
+                if self.confirmed is not None and self._hides(s, self.confirmed):
+                    # It cannot hide what was confirmed below it: such a slice is damage, and counts
+                    # from there on.
+                    self.hiding.add(s.number)
+                    first = max(first, self.confirmed.sequence + 1)
+                self._cut(s, first, s.all_last if end is None else min(s.all_last, end - 1))
+                end = first if end is None else min(end, first)
+            named = self.named[number] if s is None else self._named_before(s)
+            below = self._entries_below(number) if named else b""
+            seal = lost.find_seal(number, named, below, self.confirmed, end) if named else None
+            if seal is not None:
+                if s is None:
+                    self.lost.insert(0, seal)
+                end = seal.first
+        self._merge(end)
         self.slices = sorted((s for s in self.all if s.entries), key=lambda s: s.first)
+
+    def _find_lost(self) -> list[int]:
+        """Numbers of the slices of ours without a record that end lower ones."""
+        source = self._source
+        filled = [s.number for s in self.all if s.located or s.bad]
+        live = [s.number for s in self.all if s.located]
+        foreign = source.may_be_originals(self.name, self.confirmed)
+        return [
+            number
+            for number in self.named
+            if number >= source.ours_from
+            and lost.may_end(number, filled)
+            and lost.is_sure(number, live, self.confirmed, foreign=foreign)
+        ]
+
+    def _named_before(self, s: SliceFile) -> bytes:
+        """The entries of a slice whose first records cannot be read; none of any other."""
+        if not s.bad or s.bad[0].start > _VERSION:
+            return b""
+        named = self._named(s.number)
+        return named if named and records.entry(named, 0)[0] < s.all_first else b""
+
+    def _entries_below(self, number: int) -> bytes:
+        """The entries of the next lower slice that has records."""
+        below = max((s.number for s in self.all if s.located and s.number < number), default=None)
+        return b"" if below is None else self._measure(below)[1]
+
+    def _merge(self, end: int | None) -> None:
+        """Say the same of the original's slices, of which nothing counts from ``end`` on."""
+        before: SliceFile | None = None
+        others = [s for s in self.all if s.located and s.number < self._source.ours_from]
+        for s in sorted(others, key=lambda s: (s.all_first, -s.all_last, s.number)):
+            last = s.all_last if end is None else min(s.all_last, end - 1)
+            first = s.all_first
+            if before is not None and first <= before.last:
+                until = min(last, before.last)
+                if self._payloads(s, first, until) != self._payloads(before, first, until):
+                    if self._went_on(before, s):
+                        self._cut(before, before.first, first - 1)
+                    else:
+                        s.differs = first, until, before.dat
+                first = before.last + 1
+            self._cut(s, first, last)
+            if s.entries:
+                before = s
+
+    def _went_on(self, before: SliceFile, s: SliceFile) -> bool:
+        idx = read_whole(self._source.disk, self.dirfd, before.idx) or b""
+        scan = records.scan_index(idx[_VERSION:], self._source.crc)
+        return (
+            before.number < s.number
+            and scan.count > 0
+            and scan.contiguous
+            and before.idx_size == _VERSION + scan.count * _ENTRY
+            and went_on(before.all_first, before.last, scan.last, s.all_first)
+        )
 
     def _hides(self, s: SliceFile, confirmed: Confirmed) -> bool:
         """Whether the slice begins at or below the last confirm before it, and differs from what
@@ -480,6 +596,23 @@ class ChannelFiles:
                 if before and before != self._payloads(s, first, last):
                     return True
         return False
+
+    def contradicts(self, s: SliceFile, bad: Bad) -> bool:
+        """Whether what stands at a bad place gives other contents to sequences that the slice has.
+
+        Raises ``OSError``.
+        """
+        disk = self._source.disk
+        fd = open_file(disk, self.dirfd, s.dat)
+        try:
+            data = disk.pread(fd, min(bad.end - bad.start, _CHUNK), bad.start)
+        finally:
+            disk.close(fd)
+        block, _, _ = records.scan_data(data, self.name, 0, self._source.crc)
+        if not len(block) or block.first > s.all_last:
+            return False
+        again = [(block.sequence(i), bytes(block.payload(i))) for i in range(len(block))]
+        return again != self._payloads(s, block.first, block.last)
 
     def _payloads(self, s: SliceFile, first: int, last: int) -> list[tuple[int, bytes]]:
         """Sequence and payload of the records ``first`` to ``last`` that can be located."""

@@ -19,7 +19,7 @@ from ftstan.base.errors import DamageError
 from ftstan.stores.encryption import payloads
 from ftstan.stores.encryption.cipher import CODES, NONCE_SIZE
 from ftstan.stores.file.log import records
-from ftstan.stores.file.log.exact import append_block, put_file
+from ftstan.stores.file.log.exact import append_block, empty, put_file
 from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.recovery.damage import SAVED
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
@@ -27,7 +27,7 @@ from ftstan.stores.file.state.remembered import Remembered
 from ftstan.stores.file.state.serverfile import ServerFile
 from ftstan.stores.file.tools.changing import rewrite, source_of
 from ftstan.stores.file.tools.reading import ChannelFiles, channel_names
-from ftstan.stores.file.tools.rewriting import check_exact, empty
+from ftstan.stores.file.tools.rewriting import check_exact
 from ftstan.stores.file.tools.verifying import DefectKind, StoreFinding
 from ftstan.stores.marks import mark_of
 from ftstan.wire.codec import decode_msg_proto

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.reserved import REPAIRED
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.exact import put_file
-from ftstan.stores.file.log.slices import show
+from ftstan.stores.file.log.slices import dat_name, idx_name, show
 from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.state import confirmed, repaired
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _ENTRY = records.INDEX_SIZE
 _COPY = 4 << 20
+_MOVED = "moved to the side directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Repair:
         for f in findings:
             if f.kind is DefectKind.LEFTOVER or f.file == "server.dat":
                 self._remove(self._env.root, [f.file])
-                done.append(Step(b"", f.file, "moved to the side directory"))
+                done.append(Step(b"", f.file, _MOVED))
         if any(f.file == "clients.dat" for f in findings):
             typed, _ = read_clients(self._source)
             done.append(self._state(self._env.root, b"", "clients.dat", typed))
@@ -178,7 +179,8 @@ class Repair:
             checks = [self._check(files, s) for s in files.all] if damaged - {"subs.dat"} else []
             affected = {f.file.rpartition("/")[2] for f in findings}
             affected |= {file for c in checks if c.changes for file in (c.slice.dat, c.slice.idx)}
-            if checks:
+            affected |= {idx_name(seal.number) for seal in files.lost}
+            if damaged - {"subs.dat"} or leftovers:
                 affected |= {confirmed.NAME, REPAIRED}
             aside = self._side_channel(name)
             try:
@@ -186,12 +188,6 @@ class Repair:
                     self._copy(files.dirfd, file, aside)
             finally:
                 self._disk.close(aside)
-            if leftovers:
-                self._remove(files.dirfd, leftovers)
-                done += [
-                    Step(name, f"{show(name)}/{file}", "moved to the side directory")
-                    for file in leftovers
-                ]
             if "subs.dat" in damaged:
                 done.append(self._state(files.dirfd, name, "subs.dat", files.subs_file()))
                 if files.confirmed is not None and files.confirmed.replayed:
@@ -199,12 +195,42 @@ class Repair:
                     said = replace(files.confirmed, epoch=epoch_of(self._env), replayed=False)
                     ConfirmedFile(self._env).replace(files.dirfd, said)
             if damaged - {"subs.dat"}:
-                odd = [f for f in damaged if f.startswith("msgs.") and f.endswith(".dat")]
-                self._remove(
-                    files.dirfd, [f for f in odd if f not in {c.slice.dat for c in checks}]
-                )
+                done += self._rename(files)
                 done += self._log(files, checks)
+                misnamed = [file for file in files.misnamed if file in damaged]
+                self._remove(files.dirfd, misnamed)
+                done += [
+                    Step(name, f"{show(name)}/{file}", f"no slice's name: {_MOVED}")
+                    for file in misnamed
+                ]
+            elif leftovers:
+                self._keep_last(files)
+            if leftovers:
+                # Last: what they name is remembered elsewhere by now.
+                self._remove(files.dirfd, leftovers)
+                done += [Step(name, f"{show(name)}/{file}", _MOVED) for file in leftovers]
         return done
+
+    def _rename(self, files: ChannelFiles) -> list[Step]:
+        """Give slices the names that servers give them, as a start does."""
+        done = []
+        for s in files.all:
+            if not s.odd:
+                continue
+            new = dat_name(s.number)
+            self._env.owner.confirm()
+            self._disk.rename(files.dirfd, s.odd, new)
+            self._disk.fsync(files.dirfd)
+            done.append(Step(files.name, f"{show(files.name)}/{s.odd}", f"named {new}"))
+            files.renamed(s)
+        return done
+
+    def _keep_last(self, files: ChannelFiles) -> None:
+        """Have ``confirmed.bin`` say the last sequence that an index names which is about to go."""
+        said = files.confirmed or Confirmed(epoch_of(self._env), 0, 0, 0, 0)
+        if not said.replayed and files.last_named > max(files.last, said.last):
+            said = replace(said, last=files.last_named)
+            ConfirmedFile(self._env).replace(files.dirfd, said)
 
     def _check(self, files: ChannelFiles, s: SliceFile) -> _Checked:
         if not s.entries:
@@ -224,6 +250,7 @@ class Repair:
         last = max(
             [
                 files.last,
+                files.last_named,
                 *(s.claimed for s in files.all),
                 *((said.sequence, said.last) if said else ()),
             ]
@@ -240,9 +267,7 @@ class Repair:
                 self._rewrite(files, c) if c.changes else (_ranges_of(files, c.slice), c.slice.end)
             )
             if not ranges:
-                done.append(
-                    Step(files.name, where, "no message of it is left: moved to the side directory")
-                )
+                done.append(Step(files.name, where, f"no message of it is left: {_MOVED}"))
                 continue
             held += ranges
             top = max(top, (ranges[-1][1], c.slice.number, end))
@@ -252,9 +277,10 @@ class Repair:
                     Step(
                         files.name,
                         where,
-                        f"kept {count} messages, left out {len(c.wrong)} bad records",
+                        f"kept {count} messages, left out {_left_out(c)}",
                     )
                 )
+        done += self._remove_lost(files, {c.slice.number for c in checks})
         sequence, number, length = top
         word.replace(
             files.dirfd,
@@ -281,6 +307,22 @@ class Repair:
                 )
             )
         return done
+
+    def _remove_lost(self, files: ChannelFiles, there: set[int]) -> list[Step]:
+        """Remove the indexes of slices without data.
+
+        Only now: until the slices below are written again nothing else ends them.
+        """
+        gone = [seal for seal in files.lost if seal.number not in there]
+        self._remove(files.dirfd, [idx_name(seal.number) for seal in gone])
+        return [
+            Step(
+                files.name,
+                f"{show(files.name)}/{idx_name(seal.number)}",
+                f"its messages are not there: {_MOVED}",
+            )
+            for seal in gone
+        ]
 
     def _rewrite(self, files: ChannelFiles, c: _Checked) -> tuple[list[tuple[int, int]], int]:
         """Replace a slice by its readable messages.
@@ -358,6 +400,13 @@ def open_aside(disk: Disk, path: str) -> int:
     """Create the side directory and open it. Raises ``OSError``; it must not exist yet."""
     os.mkdir(path, 0o700)
     return disk.open_dir(path)
+
+
+def _left_out(c: _Checked) -> str:
+    """What a slice is written again without."""
+    others = c.slice.located - c.slice.entries
+    more = f" and {others} that do not count" if others else ""
+    return f"{len(c.wrong) + len(c.slice.bad)} bad records{more}"
 
 
 def _ranges_of(files: ChannelFiles, s: SliceFile) -> list[tuple[int, int]]:

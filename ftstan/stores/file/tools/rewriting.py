@@ -14,7 +14,9 @@ before the next, and comes after a confirm.
   *retired* first, lowest number first: empty files take the place of its index and then of its
   data, and from there on the copy counts. A late rename finds no source, because a successor
   removes the temporaries of a directory before it reads it. Then it is removed. Numbers are used
-  again here: so every process that ever had the store must have ended (``docs/handover.md``).
+  again here: so every process that ever had the store must have ended (``docs/handover.md``). Of
+  the original's slices, whose numbers may be in another order than their messages, none is written
+  over before it is copied.
 
 Copying is the point: a slice that a crashed owner may still hold open gets a new inode, which no
 late write can reach.
@@ -29,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import DamageError, StoreError
 from ftstan.stores.file.log import records
-from ftstan.stores.file.log.exact import append_block, put_file
+from ftstan.stores.file.log.exact import append_block, empty, put_file
 from ftstan.stores.file.log.retention import ARCHIVED
 from ftstan.stores.file.log.slices import dat_name, idx_name, show
 from ftstan.stores.file.state import confirmed
@@ -77,9 +79,28 @@ def plan_compaction(slices: Sequence[SliceFile], max_bytes: int) -> list[Group]:
     return [Group(max(s.number for s in parts), parts) for parts in groups if len(parts) > 1]
 
 
-def plan_handover(slices: Sequence[SliceFile], max_bytes: int, first: int = 1) -> list[Group]:
-    """Merge as for a compaction, the newest slice too, and number the results from ``first`` on."""
-    return [Group(number, parts) for number, parts in enumerate(_gather(slices, max_bytes), first)]
+def plan_handover(
+    slices: Sequence[SliceFile], max_bytes: int, first: int = 1, ours_from: int = 1
+) -> list[Group]:
+    """Merge as for a compaction, the newest slice too, and number the results from ``first`` on.
+
+    An original's slices may be numbered in another order than their messages. So no result takes
+    the number of a slice that is copied later, and none that ends lower slices, from ``ours_from``
+    on, lies above one: rather the two are merged.
+    """
+    waiting = _gather(slices, max_bytes)
+    groups: list[Group] = []
+    parts: tuple[SliceFile, ...] = ()
+    while waiting:
+        parts += waiting.pop(0)
+        later = {s.number for group in waiting for s in group}
+        number = groups[-1].target + 1 if groups else first
+        while number in later:
+            number += 1
+        if number < ours_from or number < min(later, default=number + 1):
+            groups.append(Group(number, parts))
+            parts = ()
+    return groups
 
 
 def first_number(files: ChannelFiles) -> int:
@@ -90,8 +111,9 @@ def first_number(files: ChannelFiles) -> int:
     ``StoreError`` where one that waits has a number as high as one that counts: to number from
     there on would hide what counts.
     """
-    highest = max((int(m[1]) for name in files.names if (m := _WAITING.match(name))), default=0)
-    if any(s.number <= highest for s in files.all):
+    waiting = [int(m[1]) for name in files.names if (m := _WAITING.match(name))]
+    highest = max(waiting, default=0)
+    if waiting and any(s.number <= highest for s in files.all):
         raise StoreError(
             f'channel "{show(files.name)}": {dat_name(highest)}{ARCHIVED} waits for the archive '
             "script under a number "
@@ -167,7 +189,7 @@ def hand_over_channel(
         )
     check_exact(files)
     first = first_number(files)
-    groups = plan_handover(files.slices, max_bytes, first)
+    groups = plan_handover(files.slices, max_bytes, first, env.owner.ours_from)
     known = files.confirmed
     filler: MsgBlock | None = None
     if known is not None and known.last > files.last:
@@ -238,10 +260,6 @@ def _rewrite(
         put_file(env, files.dirfd, idx_name(group.target), empty)
     put_file(env, files.dirfd, dat_name(group.target), write_data)
     put_file(env, files.dirfd, idx_name(group.target), lambda fd: env.disk.pwrite(fd, index, 0))
-
-
-def empty(_fd: int) -> None:
-    """Leave a file empty."""
 
 
 def retire_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) -> None:

@@ -22,7 +22,9 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
 from ftstan.base.reserved import is_reserved
 from ftstan.stores.file.log import moved_mark, purge_mark, records
-from ftstan.stores.file.log.slices import show
+from ftstan.stores.file.log.slices import dat_name, show
+from ftstan.stores.file.recovery import lost
+from ftstan.stores.file.recovery.damage import FOREIGN
 from ftstan.stores.file.rootfiles import find_occupied
 from ftstan.stores.file.state import repaired
 from ftstan.stores.file.tools.reading import (
@@ -32,7 +34,7 @@ from ftstan.stores.file.tools.reading import (
     bad_record,
     channel_names,
 )
-from ftstan.stores.file.tools.statereading import Bad, Typed, read_clients, read_server
+from ftstan.stores.file.tools.statereading import Bad, Typed, plain, read_clients, read_server
 from ftstan.stores.interface import AHEAD_NS, MAX_NUMBER
 
 if TYPE_CHECKING:
@@ -48,8 +50,6 @@ MAX_PAYLOAD = 1 << 20
 
 _ROOT_LEFTOVER = re.compile(r"(clients\.dat|subs)[0-9]+\Z|tmp\.")
 _CHANNEL_LEFTOVER = re.compile(r"msgs\.[0-9]+\.(dat|idx)\.bak\Z|tmp\.")
-_ODD_DAT = re.compile(r"msgs\.(?![1-9][0-9]{0,17}\.dat\Z).*\.dat\Z|msgs\.dat\Z")
-_IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
 
 
 class DefectKind(StrEnum):
@@ -150,6 +150,7 @@ def _check_files(
         yield from checker.check_names()
         for s in files.all:
             yield from checker.check_slice(s, progress)
+        yield from checker.check_lost()
         yield from checker.check_order()
         yield from checker.check_sizes(max_payload)
         yield from checker.check_times()
@@ -188,16 +189,15 @@ class ChannelCheck:
             yield self._found(DefectKind.NOTE, purge_mark.NAME, self._files.purged_wrong)
         if self._files.moved_wrong:
             yield self._found(DefectKind.NOTE, moved_mark.NAME, self._files.moved_wrong)
+        for name in self._files.misnamed:
+            yield self._found(DefectKind.DAMAGE, name, f"message log has an invalid name: {name}")
+        for s in self._files.all:
+            if s.odd:
+                text = f"the next start names it {dat_name(s.number)}"
+                yield self._found(DefectKind.NOTE, s.odd, text)
+        unused = set() if self._source.live else self._files.unused
         for name in sorted(names):
-            if _ODD_DAT.match(name):
-                yield self._found(
-                    DefectKind.DAMAGE, name, f"message log has an invalid name: {name}"
-                )
-            elif _CHANNEL_LEFTOVER.match(name) or (
-                (m := _IDX.match(name))
-                and f"msgs.{m[1]}.dat" not in names
-                and not self._source.live
-            ):
+            if _CHANNEL_LEFTOVER.match(name) or name in unused:
                 why = (
                     "handed to an archive script, which has not removed it"
                     if name.endswith(".bak")
@@ -207,12 +207,17 @@ class ChannelCheck:
 
     def check_slice(self, s: SliceFile, progress: Callable[[int], None]) -> Iterator[StoreFinding]:
         """One slice: every record that counts, and its entry."""
-        top = not self._files.slices or s is self._files.slices[-1]
+        above = [seal for seal in self._files.lost if seal.number > s.number]
+        top = not above and (not self._files.slices or s is self._files.slices[-1])
         if s.refused:
             yield self._found(DefectKind.DAMAGE, s.dat, s.refused, 0)
             return
         for bad in s.bad:
             yield from self._judge(s, bad, top=top)
+        if s.differs is not None:
+            first, last, other = s.differs
+            text = f"sequences {first} to {last} have another content than in {other}"
+            yield self._found(DefectKind.DAMAGE, s.dat, text)
         if self._names_more(s, top=top):
             text = f"the index names sequence {s.claimed}, the data end at sequence {s.all_last}"
             yield self._found(DefectKind.DAMAGE, s.dat, text, s.dat_size)
@@ -226,8 +231,20 @@ class ChannelCheck:
         for bad in self.bad_records(s, progress):
             yield self._found(DefectKind.DAMAGE, s.dat, bad.why, bad.start)
 
+    def check_lost(self) -> Iterator[StoreFinding]:
+        """Slices of ours that have an index and no message."""
+        for seal in self._files.lost:
+            file = dat_name(seal.number)
+            if seal.first <= seal.last and file not in self._files.irregular:
+                yield self._found(DefectKind.DAMAGE, file, lost.words(seal))
+
     def _judge(self, s: SliceFile, bad: Bad, *, top: bool) -> Iterator[StoreFinding]:
-        if bad.start < s.end or not s.located:
+        is_foreign = bad.why == plain(FOREIGN)
+        if (
+            bad.start < s.end
+            or not s.located
+            or (top and (is_foreign or self._files.contradicts(s, bad)))
+        ):
             yield self._found(
                 DefectKind.DAMAGE,
                 s.dat,
@@ -247,6 +264,7 @@ class ChannelCheck:
         """
         return (
             top
+            and s.located > 0
             and s.claimed > s.all_last
             and s.number >= self._source.ours_from
             and not self._source.live
