@@ -51,12 +51,14 @@ JUDGES: dict[str, tuple[str, ...]] = {
         *("stores/test_follow.py", "stores/test_foreign_writes.py"),
     ),
     "ftstan.stores.file.recovery.judging": (
+        "stores/test_judging.py",
         *("stores/test_recovery_slices.py", "stores/test_findings.py"),
         *("stores/test_recovery_damage.py", "stores/test_foreign_writes.py"),
         *("stores/test_index_durable.py", "stores/test_exhausted.py", "stores/test_slices.py"),
     ),
     "ftstan.stores.file.recovery.leftovers": ("stores/test_leftovers.py",),
     "ftstan.stores.file.recovery.measure": (
+        "stores/test_measure.py",
         *("stores/test_recovery_slices.py", "stores/test_findings.py"),
         *("stores/test_recovery_damage.py", "stores/test_foreign_writes.py"),
         *("stores/test_irregular.py", "stores/test_recovery_names.py", "stores/test_exhausted.py"),
