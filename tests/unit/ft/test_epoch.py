@@ -17,12 +17,14 @@ from ftstan.ft.epoch import (
     EPOCH_NAME,
     SLICES_PER_EPOCH,
     Activation,
+    LostEpochs,
     claim,
+    claim_next,
     read_owner,
     read_state,
     remove_old_claims,
 )
-from ftstan.ft.epoch_records import SLOT_SIZE, encode_slot, is_blank
+from ftstan.ft.epoch_records import SLOT_SIZE, Cause, encode_slot, is_blank
 from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.survey import Survey, survey_store
 from tests.sim.disk import CrashMode, Killed, SimDisk
@@ -628,6 +630,77 @@ def test_a_claim_that_goes_while_they_are_listed_is_none() -> None:
 
     disk.on_call = hook
     assert read_state(disk, root).claims == (2,)
+
+
+def refusing(name: str, code: int) -> Callable[[int, str, tuple[object, ...]], None]:
+    def hook(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "open_dir_at" and name in args:
+            raise OSError(code, os.strerror(code))
+
+    return hook
+
+
+def test_a_channel_that_cannot_be_looked_into_ends_a_first_start_and_lost_and_found_not() -> None:
+    disk = new_store({"foo/msgs.7.dat": b"", "lost+found": None})
+    owner = Owner(disk)
+    disk.on_call = refusing("foo", errno.EACCES)
+    with pytest.raises(StoreError, match="Permission denied"):
+        owner.claim()
+    disk.on_call = refusing("lost+found", errno.EIO)
+    with pytest.raises(StoreError, match="Input/output error"):
+        owner.claim()
+    # The file system's own, which only root may read.
+    disk.on_call = refusing("lost+found", errno.EACCES)
+    assert owner.claim().ours_from == 4097
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty file", "an older record"])
+def test_a_repair_claims_above_its_floor_whatever_is_left_of_the_epochs(there: str) -> None:
+    disk = new_store({"foo/confirmed.bin": b""})
+    if there == "an empty file":
+        disk.add_tree(ROOT, {EPOCH_NAME: b""})
+    if there == "an older record":
+        disk = new_store()
+        Owner(disk).claim()
+    root = disk.open_dir(ROOT)
+    activation = claim(
+        *(disk, root),
+        server_id="TOOL",
+        clock=ManualClock(),
+        survey=lambda: pytest.fail("a repair has looked already"),
+        lost=LostEpochs(6, 4097),
+        cause=Cause.TOOL,
+    )
+    ours_from = 1 if there == "an older record" else 4097
+    assert (activation.epoch, activation.ours_from, activation.cause) == (7, ours_from, Cause.TOOL)
+    Confirmer(disk, root, activation)()
+
+
+@pytest.mark.parametrize("call", ["open", "fstat"])
+def test_a_confirmer_that_storage_refuses_names_the_file_and_the_errno(call: str) -> None:
+    owner = Owner(new_store())
+    activation = owner.claim()
+    before = owner.disk.open_handles
+    owner.disk.fail_next(call, errno.EIO)
+    with pytest.raises(FencedError) as caught:
+        owner.confirmer(activation)
+    assert caught.value.text == (
+        "ft: epoch 1 cannot be confirmed: ft.epoch is unreadable: Input/output error (EIO)"
+    )
+    assert caught.value.hint == (
+        "check the storage and the kernel log of this host, then start the server again"
+    )
+    assert owner.disk.open_handles == before
+
+
+def test_a_record_that_somebody_has_put_into_our_slot_ends_the_owner_that_raises() -> None:
+    owner = Owner(new_store())
+    activation = owner.claim()
+    other = replace(activation.record(), server_id="Z", nonce=b"z" * 16)
+    overwrite(owner.disk, SLOT_SIZE, encode_slot(other))
+    with pytest.raises(FencedError, match="overtaken by epoch 1 of server Z"):
+        claim_next(*(owner.disk, owner.root, activation), clock=ManualClock(), cause=Cause.RAISED)
+    assert len(owner.disk.tree(ROOT)[EPOCH_NAME] or b"") == 2 * SLOT_SIZE
 
 
 # --- loss ---

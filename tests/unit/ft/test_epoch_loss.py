@@ -172,6 +172,16 @@ def test_a_channel_that_this_user_may_not_read_ends_what_would_write_and_not_a_l
     assert facts(disk, looking=True) == EpochFacts(1, 1, older(4, 1), LostEpochs(4, 1))
 
 
+def test_the_file_systems_own_directory_that_only_root_may_read_holds_no_channel() -> None:
+    """Of a datastore at the root of an ext4 file system, and a tool that runs as the server does."""
+    disk = owned({"lost+found": None, "foo/confirmed.bin": said(1)})
+    refusing(disk, "lost+found", errno.EACCES)
+    assert facts(disk) == facts(disk, looking=True) == EpochFacts(1, 1)
+    refusing(disk, "lost+found", errno.EIO)
+    with pytest.raises(OSError, match="refused"):
+        facts(disk)
+
+
 def test_a_file_that_is_a_directory_by_now_may_name_the_highest_epoch_and_is_named() -> None:
     disk = owned({"foo/confirmed.bin/inside": b""})
     with pytest.raises(StoreError) as caught:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from portalocker.types import FileArgument
 
+    from ftstan.base.disk import FileStat
+
 # What an original server does at each attempt: open with truncation, then a classic record lock
 # over the whole file.
 ORIGINAL = """
@@ -416,3 +418,56 @@ def test_a_reader_sees_whether_anybody_holds_the_lock_and_makes_no_file(root: Ro
     with root.original() as answer:
         assert answer == "granted"
         assert is_held(root.disk, root.fd)
+
+
+class Refusing(LocalDisk):
+    """Storage that refuses to say what is open."""
+
+    refused = False
+
+    def fstat(self, fd: int) -> FileStat:
+        if self.refused:
+            raise OSError(errno.ESTALE, "Stale File Handle")
+        return super().fstat(fd)
+
+
+def test_a_lock_file_that_storage_says_nothing_of_is_a_fault_and_leaves_nothing_open(
+    root: Root,
+) -> None:
+    disk = Refusing()
+    lock = StoreLock(disk, root.fd, str(root.path))
+    lock.acquire()
+    disk.refused = True
+    with pytest.raises(FencedError) as caught:
+        lock.verify()
+    assert caught.value.text.startswith(
+        f"the store lock cannot be verified: check {root.file}: stale file handle (ESTALE): "
+    )
+    assert caught.value.hint
+    lock.release()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(LockFaultError, match="stale file handle") as fault:
+        lock.acquire()
+    assert fault.value.hint
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not lock.held
+
+
+def test_who_only_looks_is_told_what_storage_refuses(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.file.touch()
+
+    def refuse(*_words: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(LockFaultError) as caught:
+        is_held(root.disk, root.fd)
+    assert caught.value.text == f"{LOCK_NAME}: cannot ask for its holder: No locks available"
+    assert caught.value.hint == "check the storage and the kernel log of this host"
+    monkeypatch.delattr(fcntl, "F_OFD_GETLK")
+    # Where nobody can be asked, nobody is seen.
+    assert not is_held(root.disk, root.fd)
+    assert len(os.listdir("/proc/self/fd")) == before

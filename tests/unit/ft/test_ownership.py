@@ -300,6 +300,29 @@ def test_a_look_that_storage_refuses_names_the_datastore_and_leaves_nothing_open
         b.look()
 
 
+def test_a_new_directory_that_cannot_be_opened_is_told_and_not_followed(
+    member: Members, store: Path
+) -> None:
+    b, disk = member("B")
+    root = b.root
+    real = disk.open_dir
+
+    def vanish(path: str) -> int:
+        disk.open_dir = refuse  # type: ignore[method-assign]
+        raise FileNotFoundError(errno.ENOENT, "gone", path)
+
+    def refuse(path: str) -> int:
+        raise OSError(errno.EACCES, "Permission Denied", path)
+
+    disk.open_dir = vanish  # type: ignore[method-assign]
+    with pytest.raises(StoreError) as caught:
+        b.look()
+    assert caught.value.text == f"datastore {store}: permission denied"
+    assert b.root == root
+    disk.open_dir = real  # type: ignore[method-assign]
+    assert b.look() == StoreLook()
+
+
 def test_a_directory_that_a_start_would_refuse_is_not_followed_and_the_reason_is_told(
     member: Members, store: Path
 ) -> None:
@@ -447,6 +470,22 @@ def test_an_owner_that_goes_on_leaves_no_file_of_its_former_epoch_open(member: M
     assert a.holder == a.activation.record()
     assert a.holder is not None
     assert (a.holder.epoch, a.holder.cause) == (4, Cause.RAISED)
+
+
+def test_an_owner_that_takes_another_epoch_is_the_same_one(member: Members, store: Path) -> None:
+    a, disk = member.active("A")
+    handles = len(disk.handles)
+    assert a.activate().epoch == 2
+    assert len(disk.handles) == handles
+    a.confirm()
+    (store / LOCK_NAME).unlink()
+    with pytest.raises(FencedError) as first:
+        a.verify_lock()
+    # What it has lost stays lost.
+    a.activate(without_lock=True)
+    with pytest.raises(FencedError) as later:
+        a.confirm()
+    assert later.value is first.value
 
 
 def test_while_an_epoch_is_raised_it_is_told_and_afterwards_no_more(member: Members) -> None:
@@ -798,6 +837,15 @@ def test_over_another_mount_a_watch_of_a_former_epoch_is_anothers(
     with pytest.raises(FencedError, match="another datastore stands in the place"):
         owner.verify_lock()
     new.close()
+
+
+def test_over_another_mount_nothing_is_proved_where_a_channel_has_the_name_of_the_watch(
+    remount: tuple[StoreOwner, OtherMount, Probe], store: Path
+) -> None:
+    owner, _, _ = remount
+    (store / WATCH_NAME).mkdir()
+    with pytest.raises(FencedError, match="another datastore stands in the place"):
+        owner.verify_lock()
 
 
 # ---- leaving

@@ -15,6 +15,7 @@ from ftstan.ft.deadlines import (
     PROBE_DIE_S,
     PROBE_QUIET_S,
     SLOW_BATCH_DIE_S,
+    TAKE_DIE_S,
 )
 from ftstan.ft.vital_signs import Guard, GuardVerdict, Vitals
 
@@ -84,6 +85,18 @@ def test_what_hangs_first_silences_and_then_ends_the_owner(
     assert court.sit(hanging, SLACK + JUDGE_EVERY_S) is GuardVerdict.DIE
     assert len(court.said) == 2
     assert all(words in line for line in court.said)
+
+
+def test_a_server_that_hangs_with_the_lock_before_it_owns_the_store_ends() -> None:
+    court = Court()
+    hanging = Vitals(taking_since=court.now)
+    assert court.sit(hanging, TAKE_DIE_S - SLACK) is GuardVerdict.FINE
+    assert court.said == []
+    assert court.sit(hanging, SLACK + JUDGE_EVERY_S) is GuardVerdict.DIE
+    assert set(court.said) == {
+        "storage has not answered for 30s, while this server took the datastore: it ends, so that "
+        "another one can have the lock; check the storage"
+    }
 
 
 def test_storage_that_answers_in_time_lets_heartbeats_go_on_with_one_line() -> None:
