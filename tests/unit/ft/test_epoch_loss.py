@@ -173,7 +173,7 @@ def test_a_channel_that_this_user_may_not_read_ends_what_would_write_and_not_a_l
 
 
 def test_the_file_systems_own_directory_that_only_root_may_read_holds_no_channel() -> None:
-    """Of a datastore at the root of an ext4 file system, and a tool that runs as the server does."""
+    """Of a datastore at the root of an ext4 file system, when a tool runs as the server does."""
     disk = owned({"lost+found": None, "foo/confirmed.bin": said(1)})
     refusing(disk, "lost+found", errno.EACCES)
     assert facts(disk) == facts(disk, looking=True) == EpochFacts(1, 1)

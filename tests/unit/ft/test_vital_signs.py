@@ -93,10 +93,11 @@ def test_a_server_that_hangs_with_the_lock_before_it_owns_the_store_ends() -> No
     assert court.sit(hanging, TAKE_DIE_S - SLACK) is GuardVerdict.FINE
     assert court.said == []
     assert court.sit(hanging, SLACK + JUDGE_EVERY_S) is GuardVerdict.DIE
-    assert set(court.said) == {
+    words = (
         "storage has not answered for 30s, while this server took the datastore: it ends, so that "
         "another one can have the lock; check the storage"
-    }
+    )
+    assert set(court.said) == {words}
 
 
 def test_storage_that_answers_in_time_lets_heartbeats_go_on_with_one_line() -> None:
