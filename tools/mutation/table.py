@@ -73,3 +73,11 @@ JUDGES: dict[str, tuple[str, ...]] = {
     ),
     "ftstan.stores.file.recovery.rolling_back": ("stores/test_rolling_back.py",),
 }
+
+#: The modules of both packages that nobody judges, and why.
+UNJUDGED: dict[str, str] = {
+    "ftstan.ft.deadlines": "it only declares",
+    "ftstan.ft.events": "it only declares",
+    "ftstan.ft.owned": "it only declares",
+    "ftstan.ft.sqlaccess": "its tests need databases",
+}
