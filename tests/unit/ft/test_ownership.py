@@ -288,7 +288,12 @@ def test_a_look_that_storage_refuses_names_the_datastore_and_leaves_nothing_open
     member: Members, store: Path, call: str, text: str
 ) -> None:
     b, disk = member("B")
-    argument: str | int = {"open_dir": str(store), "fstat": b.root, "stat": "server.dat"}[call]
+    arguments: dict[str, str | int] = {
+        "open_dir": str(store),
+        "fstat": b.root,
+        "stat": "server.dat",
+    }
+    argument = arguments[call]
     disk.refused[call, argument] = refusal()
     with pytest.raises(StoreError) as caught:
         b.look()

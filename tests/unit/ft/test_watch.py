@@ -329,7 +329,7 @@ class Going(Steady):
     """An owner that is about to raise its epoch, or in the middle of it."""
 
     def __init__(self, raises: int = 0) -> None:
-        self.raises = raises  # type: ignore[misc]
+        self.raises = raises
         self.is_overtaken = False
 
     def confirm_beside(self) -> None:

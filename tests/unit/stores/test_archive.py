@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk, ShuttableDisk
 from ftstan.base.errors import FencedError
-from ftstan.stores.file import archive, upkeep
+from ftstan.stores.file import upkeep
 from ftstan.stores.file.archive import Archivist
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits
@@ -257,7 +258,7 @@ def test_where_a_file_cannot_be_locked_the_script_gets_it_all_the_same(
         def refuse(*_words: object) -> None:
             raise OSError(errno.ENOLCK, "No locks available")
 
-        monkeypatch.setattr(archive.fcntl, "fcntl", refuse)
+        monkeypatch.setattr(fcntl, "fcntl", refuse)
     before = len(os.listdir("/proc/self/fd"))
     a.add("foo", dat, idx)
     a.run_due(lambda: None)

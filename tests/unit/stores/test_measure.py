@@ -53,7 +53,7 @@ class Channel:
         options: FileStoreOptions | None = None,
     ) -> None:
         self.disk: SimDisk = fresh()
-        self.disk.add_tree("/store", {"foo": None} | tree)
+        self.disk.add_tree("/store", {"foo": None, **tree})
         root = self.disk.open_dir("/store")
         self.env = FileEnv(
             *(self.disk, root, ManualClock(), options or FileStoreOptions()),

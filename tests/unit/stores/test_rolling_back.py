@@ -162,9 +162,8 @@ def test_of_an_index_counts_what_rises_up_to_the_last_message(
 ) -> None:
     tree = channel((1, range(1, 5)), end=end_of(1, 4))
     entries = [index_of([sequence])[len(VERSION) :] for sequence in sequences]
-    tree["foo/msgs.1.idx"] = VERSION + b"".join(entries)
     # Half an entry more, as a power cut leaves it.
-    tree["foo/msgs.1.idx"] += entries[0][:7]
+    tree["foo/msgs.1.idx"] = VERSION + b"".join(entries) + entries[0][:7]
     found = started(disk_with(tree))
     assert found["msgs.1.idx"] == VERSION + b"".join(entries[: len(kept)])
     assert found["msgs.1.dat"] == tree["foo/msgs.1.dat"]
