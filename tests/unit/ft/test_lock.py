@@ -152,6 +152,31 @@ def test_the_file_stays_open_between_attempts(root: Root) -> None:
     assert opened.count(str(root.file)) == 2
 
 
+@pytest.mark.parametrize("byte", [0, 1, 1 << 40])
+def test_every_byte_of_the_file_is_locked(root: Root, byte: int) -> None:
+    """An original server locks the whole file, another tool perhaps one byte."""
+    lock = root.lock()
+    lock.acquire()
+    with root.file.open("r+") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        lock.release()
+        fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        with pytest.raises(LockBusyError):
+            lock.acquire()
+
+
+def test_an_error_without_a_number_is_told_as_one(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_words: object) -> NoReturn:
+        raise OSError("Something Else")
+
+    monkeypatch.setattr(root.disk, "open", refuse)
+    with pytest.raises(LockFaultError, match=r"something else \(no errno\)"):
+        root.lock().acquire()
+
+
 def test_the_descriptor_is_not_inherited_by_a_child_program(root: Root) -> None:
     lock = root.lock()
     lock.acquire()
