@@ -65,7 +65,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     ),
     "ftstan.stores.file.recovery.opening": (
         *("stores/test_recovery_slices.py", "stores/test_recovery_names.py"),
-        "stores/test_opening_later.py",
+        *("stores/test_opening_later.py", "stores/test_moved_mark.py"),
         *("stores/test_recovery_damage.py", "stores/test_confirmed.py", "stores/test_purging.py"),
     ),
     "ftstan.stores.file.recovery.quarantine": (

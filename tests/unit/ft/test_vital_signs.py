@@ -12,6 +12,7 @@ from ftstan.ft.deadlines import (
     CALL_DIE_S,
     CALL_QUIET_S,
     JUDGE_EVERY_S,
+    LATE_TURN_S,
     PROBE_DIE_S,
     PROBE_QUIET_S,
     SLOW_BATCH_DIE_S,
@@ -98,6 +99,21 @@ def test_a_server_that_hangs_with_the_lock_before_it_owns_the_store_ends() -> No
         "another one can have the lock; check the storage"
     )
     assert set(court.said) == {words}
+
+
+def test_a_turn_that_was_late_itself_counts_as_one_turn() -> None:
+    court = Court()
+    hanging = Vitals(probe_since=court.now)
+    for _ in range(10):
+        assert court.look(hanging) is GuardVerdict.FINE
+        court.now += LATE_TURN_S
+    # Ten turns of a quarter of a second; one that is in time counts as long as it took.
+    assert court.look(hanging) is GuardVerdict.FINE
+    court = Court()
+    for _ in range(10):
+        court.look(hanging)
+        court.now += LATE_TURN_S * 0.99
+    assert court.look(hanging) is not GuardVerdict.FINE
 
 
 def test_storage_that_answers_in_time_lets_heartbeats_go_on_with_one_line() -> None:
