@@ -415,6 +415,14 @@ def test_a_file_that_lost_its_name_to_a_former_owner_is_made_anew(by: str) -> No
     assert found.counter == 3
 
 
+def test_a_file_that_cannot_be_closed_is_let_go_without_a_word() -> None:
+    disk, probe = simulated()
+    assert probe()
+    disk.fail_next("close", errno.EIO)
+    probe.close()
+    probe.close()
+
+
 def test_a_state_file_that_cannot_be_looked_at_is_a_failure_of_storage() -> None:
     _, probe = simulated()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import MOST_EPOCHS_AHEAD, NUMBERS_PER_EPOCH, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.recovery.judging import ChannelVerdict, judge
@@ -16,12 +17,14 @@ from ftstan.stores.file.state.confirmed import Confirmed, encode
 from tests.filenode import Owner
 from tests.unit.stores.test_measure import Channel
 from tests.unit.stores.test_recovery_slices import CRC, VERSION, block_of, index_of, put
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.base.disk import Disk
     from ftstan.stores.file.log.slices import SliceLog
+    from ftstan.stores.file.log.view import Slice
     from tests.oracle.goview import Tree
 
 TORN = b"\x18\0\0\0\1\2\3\4torn"
@@ -472,6 +475,52 @@ def test_where_a_sync_commits_nothing_of_another_host_an_originals_newest_is_cop
     # One of which the index names everything has nothing to be copied.
     put(tree, 5, [4, 5, 6])
     assert judged(tree, foreign, asking=True).damage == []
+
+
+def test_a_file_of_a_number_that_nobody_gets_to_ends_no_channel_while_it_is_empty() -> None:
+    tree = slices((1, [1, 2])) | {f"foo/msgs.{HIGHEST + 5}.dat": VERSION}
+    disk = fresh()
+    disk.add_tree("/store", {"foo": None, "foo/subs.dat": VERSION, **tree})
+    node = Node(disk, Owner(2))
+    assert node.store.quarantined == []
+    assert node.put(b"next") == {}
+    assert contents(node) == [(1, b"x1"), (2, b"x2"), (3, b"next")]
+
+
+def served(tree: Tree, owner: Owner) -> tuple[Node, list[Slice]]:
+    disk = fresh()
+    disk.add_tree("/store", {"foo": None, "foo/subs.dat": VERSION, **tree})
+    node = Node(disk, owner)
+    channel = node.channel()
+    assert isinstance(channel, FileChannel)
+    return node, channel.log.slices
+
+
+def test_of_a_slice_that_another_one_ends_the_index_is_used_as_far_as_it_counts() -> None:
+    tree = slices((1, range(1, 6)), (2, range(4, 7)))
+    node, found = served(tree, Owner(2))
+    assert [(s.number, s.first, s.last, s.entries, s.contiguous) for s in found] == [
+        (1, 1, 3, 3, True),
+        (2, 4, 6, 3, True),
+    ]
+    assert [s.index for s in found] == [None, None]
+    assert [n for n, _ in contents(node)] == [1, 2, 3, 4, 5, 6]
+    tree = slices((1, [1, 2, 4, 5]), (2, range(5, 7)))
+    _, found = served(tree, Owner(2))
+    assert [(s.last, s.entries, s.contiguous) for s in found] == [(4, 3, False), (6, 2, True)]
+
+
+def test_what_the_index_of_an_original_does_not_name_is_kept_in_memory(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tree: Tree = {}
+    put(tree, 1, range(1, 6), named=3)
+    node, found = served(tree, SECOND)
+    assert [(s.last, s.entries, s.contiguous) for s in found] == [(5, 5, True)]
+    assert found[0].index == index_of(range(1, 6))[4:]
+    assert [n for n, _ in contents(node)] == [1, 2, 3, 4, 5]
+    assert "has lost entries" not in capfd.readouterr().err
+    assert node.disk.tree("/store")["foo/msgs.1.idx"] == tree["foo/msgs.1.idx"]
 
 
 def test_the_owner_that_has_a_higher_epoch_gets_to_higher_numbers() -> None:
