@@ -197,6 +197,11 @@ class _Slots:
     def newest(self) -> EpochRecord | None:
         return self.records[0] if self.records else None
 
+    @property
+    def on_top(self) -> EpochRecord | None:
+        """The record of the highest used slot, ``None`` if that one cannot be read."""
+        return next((record for record in self.records if record.slot == self.top), None)
+
     def blanks_below(self, number: int) -> list[int]:
         """The unused slots below ``number``, including those above the top."""
         return [*self.blanks, *range(self.top + 1, number)]
@@ -214,8 +219,8 @@ class _Slots:
         """Whether the top slot is torn, or filled: a record of its own may be on its way there just
         now.
         """
-        newest = self.newest
-        return self.top > 0 and (newest is None or newest.slot != self.top or newest.is_filler)
+        record = self.on_top
+        return self.top > 0 and (record is None or record.is_filler)
 
     @property
     def mixed(self) -> bool:
@@ -282,7 +287,7 @@ def claim(
         # facts we carry on.
         found = _scan_path(disk, root_fd)
         if found.top >= number:
-            raise _overtaken(number, found.newest)
+            raise _overtaken(number, found.on_top)
         nonce = token(NONCE_SIZE)
         store_id = token(NONCE_SIZE)
         since_ns = clock.wall_ns()
@@ -316,7 +321,7 @@ def claim(
                 # A torn slot on top was somebody's whose name is lost: then nobody is known to have
                 # been just before us.
                 predecessor=(previous.epoch, previous.nonce)
-                if previous and previous.slot == found.top
+                if previous and previous is found.on_top
                 else (0, b""),
                 cause=Cause.FIRST_START
                 if seen is not None and previous is None and cause is not Cause.TOOL
@@ -340,7 +345,7 @@ def claim(
             _announce(disk, root_fd, ahead)
             found = _scan_path(disk, root_fd)
             if found.top != number:
-                raise _overtaken(number, found.newest)
+                raise _overtaken(number, found.on_top)
             found = found.beneath()
             activation = carry_on(found)
         below = {
@@ -674,7 +679,7 @@ def _read_back(disk: Disk, root_fd: int, activation: Activation) -> None:
     finally:
         disk.close(fd)
     if found.top != activation.epoch or own != encode_slot(activation.record()):
-        raise _overtaken(activation.epoch, found.newest)
+        raise _overtaken(activation.epoch, found.on_top)
 
 
 def _look(disk: Disk, root_fd: int) -> _Slots | None:
@@ -773,12 +778,8 @@ def _originals_through(number: int, found: _Slots, heard_under: int | None) -> i
     )
 
 
-def _overtaken(number: int, newest: EpochRecord | None) -> FencedError:
-    winner = (
-        newest.describe()
-        if newest and newest.epoch != number
-        else "a server whose record cannot be read"
-    )
+def _overtaken(number: int, by: EpochRecord | None) -> FencedError:
+    winner = by.describe() if by and by.epoch != number else "a server whose record cannot be read"
     return FencedError(
         f"ft: epoch {number} was not obtained: it was overtaken by {winner}", hint=STAND_BY
     )

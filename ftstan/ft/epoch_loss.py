@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.ft.epoch import EPOCH_NAME, SLICES_PER_EPOCH, LostEpochs, read_state
-from ftstan.ft.survey import HIGHEST_COUNTED
+from ftstan.ft.survey import FOREIGN, HIGHEST_COUNTED
 from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.state.confirmed import read_confirmed
 
@@ -98,7 +98,7 @@ def _highest(disk: Disk, root_fd: int, *, looking: bool) -> tuple[int, int]:
         try:
             named, number = _highest_of(disk, root_fd, name)
         except OSError as error:
-            if looking:
+            if looking or (name == FOREIGN and isinstance(error, PermissionError)):
                 continue
             if isinstance(error, IrregularError):
                 # Moved elsewhere and linked to, say: it may name the highest epoch all the same.

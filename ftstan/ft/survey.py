@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ftstan.base.disk import Disk
 
 CONFIRMED_NAME = "confirmed.bin"
-_FOREIGN = "lost+found"
+FOREIGN = "lost+found"
+"""The file system's own, for root alone: there is no channel in it."""
 SERVER_NAME = "server.dat"
 _SLICE = re.compile(r"msgs\.([0-9]{1,18})\.(?:dat|idx)")
 HIGHEST_COUNTED = 1 << 31
@@ -58,8 +59,7 @@ def survey_store(disk: Disk, root_fd: int, answered: Callable[[], None] = _nobod
         try:
             channel_fd = disk.open_dir_at(root_fd, name)
         except PermissionError:
-            # The file system's own, for root alone: there is no channel in it.
-            if name != _FOREIGN:
+            if name != FOREIGN:
                 raise
             continue
         try:

@@ -120,7 +120,11 @@ class OriginalCompat:
             self._forget()
             return False
         epoch = self._env.owner.identity[0]
-        if self._epoch is None or _is_other(self._epoch, epoch):
+        if self._epoch is not None and _is_other(self._epoch, epoch):
+            self._forget()
+        if self._epoch is None:
+            if self._env.clock.mono() < self._again_at or not self._make_clients_exact():
+                return False
             self._forget()
             self._begin(channels, len(later))
         self._epoch = epoch
@@ -146,6 +150,7 @@ class OriginalCompat:
         self._fit = self._silent = False
         self._waiting.clear()
         self._refused.clear()
+        self._again_at = 0.0
 
     def _begin(self, channels: Mapping[bytes, FileChannel], later: int) -> None:
         # Those that are made from now on have no former owner.
@@ -154,8 +159,22 @@ class OriginalCompat:
             f"ft: mixed group: making {len(channels) + later} channels fit for an original server; "
             "start none before it is said that one can follow"
         )
-        if not self._clients.file.replaced:
+
+    def _make_clients_exact(self) -> bool:
+        """False where there is no space for them: it is tried again later, and the server serves
+        on.
+        """
+        if self._clients.file.replaced:
+            return True
+        try:
             exact.make_state_exact(self._env, self._env.root, "clients.dat")
+        except OSError as error:
+            if not is_full(error):
+                raise
+            exact.report("clients.dat", error.strerror or str(error))
+            self._again_at = self._env.clock.mono() + _AGAIN_S
+            return False
+        return True
 
     def _run_round(self, channels: Mapping[bytes, FileChannel]) -> bool:
         """Do some of it; returns whether any is left."""

@@ -218,6 +218,21 @@ def test_a_process_that_slept_asks_storage_before_it_says_active_again(node: Nod
     assert len(node.sent) == 2
 
 
+def test_who_has_not_started_says_nothing() -> None:
+    node = Node()
+    for event in (TimerFired(), Confirmed(), HeartbeatHeard(PEER), HeartbeatHeard(ORIGINAL)):
+        assert node.on(event) == []
+    assert node.sent == []
+
+
+def test_a_confirmation_that_nobody_asked_for_sends_nothing(node: Node) -> None:
+    assert node.on(Confirmed()) == []
+    assert node.on(HeartbeatHeard(replace(PEER, epoch=6))) == [ConfirmNow()]
+    node.on(Stopped())
+    assert node.on(Confirmed()) == []
+    assert len(node.sent) == 1
+
+
 def test_a_stopped_node_is_silent(node: Node) -> None:
     node.on(Stopped())
     node.now += 5

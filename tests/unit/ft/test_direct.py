@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
-from ftstan.base.disk import LocalDisk, ShuttableDisk
+from ftstan.base.disk import LocalDisk, ShuttableDisk, TimedDisk
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 from ftstan.ft.epoch import claim
@@ -124,8 +124,17 @@ def test_a_direct_write_that_stops_inside_a_page_is_an_error(
     root = disk.open_dir(str(tmp_path))
     fd = disk.open(root, "file", os.O_RDWR | os.O_CREAT)
     monkeypatch.setattr(os, "pwritev", lambda *_: ALIGN // 2)
-    with pytest.raises(OSError, match="direct write stopped inside a page"):
+    with pytest.raises(OSError, match="direct write stopped inside a page") as caught:
         disk.pwrite(fd, PAGE, 0)
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_disk_that_knows_what_is_under_way_has_a_direct_one_that_knows_it_too() -> None:
+    disk = TimedDisk()
+    direct = asking_disk(disk, is_network=True)
+    assert isinstance(direct, DirectDisk)
+    assert isinstance(direct, TimedDisk)
+    assert direct.calls is disk.calls
 
 
 def test_a_disk_that_can_be_shut_has_a_direct_one_that_is_shut_and_timed_with_it(

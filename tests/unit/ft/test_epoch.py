@@ -11,22 +11,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import FencedError, RecoveryError, StoreError
 from ftstan.ft.epoch import (
     EPOCH_NAME,
     SLICES_PER_EPOCH,
     Activation,
+    LostEpochs,
     claim,
+    claim_next,
     read_owner,
+    read_state,
     remove_old_claims,
 )
-from ftstan.ft.epoch_records import SLOT_SIZE, encode_slot, is_blank
+from ftstan.ft.epoch_records import SLOT_SIZE, Cause, encode_slot, is_blank
 from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.survey import Survey, survey_store
 from tests.sim.disk import CrashMode, Killed, SimDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from ftstan.base.disk import FileStat
 
 ROOT = "/store"
 
@@ -470,6 +477,230 @@ def test_a_claimer_that_was_overtaken_before_its_first_write_writes_nothing() ->
     with pytest.raises(FencedError, match="overtaken by epoch 3 of server QUICK"):
         slow.claim()
     assert not any(line.startswith("pwrite") for line in slow.disk.log)
+
+
+def test_a_claimer_that_is_overtaken_behind_its_announcement_writes_over_nobodys_record() -> None:
+    disk = new_store()
+    Owner(disk).claim()
+    # A claim before its own came to nothing, so that it announces itself first.
+    disk.add_tree(ROOT, {"ft.claim.3": b""})
+    slow = next_owner(disk, "SLOW")
+    announced: list[str] = []
+    taken: list[Activation] = []
+
+    def at(call: str, args: tuple[object, ...]) -> bool:
+        if own_slot_write(4)(call, args):
+            announced.append("")
+        return bool(announced) and call == "open"
+
+    Pause(slow, at, lambda: taken.append(next_owner(disk, "QUICK").claim()))
+    with pytest.raises(FencedError, match="epoch 4 was not obtained: it was overtaken by epoch 5"):
+        slow.claim()
+    next_owner(disk, "QUICK").confirmer(taken[0])
+    assert len([line for line in slow.disk.log if line.startswith("pwrite")]) == 1
+
+
+def test_whoever_is_overtaken_by_a_record_that_cannot_be_read_says_so() -> None:
+    disk = new_store()
+    Owner(disk).claim()
+    slow = next_owner(disk, "SLOW")
+
+    def torn() -> None:
+        overwrite(disk, 3 * SLOT_SIZE, b"torn")
+
+    Pause(slow, lambda call, _args: call == "fsync", torn)
+    with pytest.raises(FencedError) as caught:
+        slow.claim()
+    assert caught.value.text == (
+        "ft: epoch 2 was not obtained: it was overtaken by a server whose record cannot be read"
+    )
+    assert (
+        caught.value.hint == "only one server can own a datastore: this one must stand by or stop"
+    )
+
+
+def test_without_the_lock_a_store_whose_group_became_mixed_meanwhile_is_not_taken() -> None:
+    disk = new_store()
+    owner = Owner(disk)
+    owner.claim(ft_mixed=True)
+    thief = next_owner(disk, "THIEF")
+    with pytest.raises(FencedError) as caught:
+        claim(
+            *(thief.disk, thief.root),
+            server_id="THIEF",
+            clock=ManualClock(),
+            survey=lambda: survey_store(thief.disk, thief.root),
+            locked=False,
+        )
+    assert caught.value.text == (
+        "ft: epoch 2 was not taken: the group is mixed by now, and the store lock is not held"
+    )
+    assert not any(line.startswith("pwrite") for line in thief.disk.log)
+
+
+class Remembering(SimDisk):
+    """A host that remembers the size that a file had."""
+
+    size = 0
+
+    def fstat(self, fd: int) -> FileStat:
+        found = super().fstat(fd)
+        return found if found.is_dir or not self.size else found._replace(size=self.size)
+
+
+def test_slots_behind_the_size_that_this_host_remembers_are_read() -> None:
+    disk = Remembering()
+    disk.make_dirs(ROOT)
+    first = Owner(disk)
+    first.claim()
+    size = 2 * SLOT_SIZE
+    for name in ("B", "C"):
+        next_owner(disk, name).claim()
+    disk.size = size
+    record = read_owner(disk, first.root)
+    assert record is not None
+    assert (record.epoch, record.server_id) == (3, "C")
+
+
+def test_an_epoch_file_of_a_size_that_no_servers_made_is_refused() -> None:
+    disk = Remembering()
+    disk.make_dirs(ROOT)
+    owner = Owner(disk)
+    owner.claim()
+    disk.size = 4 << 30
+    disk.fail_next("pread", errno.EIO)
+    with pytest.raises(StoreError, match="Input/output error"):
+        read_owner(disk, owner.root)
+    disk.fail_no_more()
+    disk.size += 1
+    with pytest.raises(StoreError) as caught:
+        read_owner(disk, owner.root)
+    assert caught.value.text == (
+        "ft.epoch: it has 4294967297 bytes, more than servers make it have: the storage has "
+        "damaged it; cut the zeros at its end, or restore the datastore"
+    )
+    assert caught.value.hint == "check the datastore's storage"
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a link"])
+def test_an_epoch_file_that_is_none_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    path = tmp_path / EPOCH_NAME
+    if what == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "elsewhere")
+    disk = LocalDisk()
+    root = disk.open_dir(str(tmp_path))
+    words = "no regular file: move it out" if what == "a pipe" else "symbolic link"
+    with pytest.raises(StoreError, match=words):
+        read_owner(disk, root)
+    disk.close(root)
+
+
+def test_what_only_looks_like_a_claim_is_none(tmp_path: Path) -> None:
+    for name in ("ft.claim.0", "ft.claim.07", "ft.claim.x", "ft.claim.9.old", "xft.claim.9"):
+        (tmp_path / name).touch()
+    (tmp_path / "ft.claim.5").mkdir()
+    (tmp_path / "ft.claim.6").symlink_to(tmp_path / "ft.claim.0")
+    (tmp_path / "ft.claim.3").touch()
+    (tmp_path / "ft.claim.1048576").touch()
+    (tmp_path / "ft.claim.1048577").touch()
+    disk = LocalDisk()
+    root = disk.open_dir(str(tmp_path))
+    assert read_state(disk, root).claims == (3, 1048576)
+    disk.close(root)
+
+
+def test_behind_a_record_claims_are_believed_as_far_as_starts_can_have_died() -> None:
+    disk = new_store()
+    Owner(disk).claim()
+    disk.add_tree(ROOT, {"ft.claim.4097": b"", "ft.claim.4098": b""})
+    assert read_state(disk, disk.open_dir(ROOT)).claims == (1, 4097)
+
+
+def test_a_claim_that_goes_while_they_are_listed_is_none() -> None:
+    disk = new_store({"ft.claim.1": b"", "ft.claim.2": b""})
+    root = disk.open_dir(ROOT)
+    other = disk.sibling()
+
+    def hook(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "stat" and "ft.claim.1" in args:
+            disk.on_call = None
+            other.unlink(other.open_dir(ROOT), "ft.claim.1")
+
+    disk.on_call = hook
+    assert read_state(disk, root).claims == (2,)
+
+
+def refusing(name: str, code: int) -> Callable[[int, str, tuple[object, ...]], None]:
+    def hook(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "open_dir_at" and name in args:
+            raise OSError(code, os.strerror(code))
+
+    return hook
+
+
+def test_a_channel_that_cannot_be_looked_into_ends_a_first_start_and_lost_and_found_not() -> None:
+    disk = new_store({"foo/msgs.7.dat": b"", "lost+found": None})
+    owner = Owner(disk)
+    disk.on_call = refusing("foo", errno.EACCES)
+    with pytest.raises(StoreError, match="Permission denied"):
+        owner.claim()
+    disk.on_call = refusing("lost+found", errno.EIO)
+    with pytest.raises(StoreError, match="Input/output error"):
+        owner.claim()
+    # The file system's own, which only root may read.
+    disk.on_call = refusing("lost+found", errno.EACCES)
+    assert owner.claim().ours_from == 4097
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty file", "an older record"])
+def test_a_repair_claims_above_its_floor_whatever_is_left_of_the_epochs(there: str) -> None:
+    disk = new_store({"foo/confirmed.bin": b""})
+    if there == "an empty file":
+        disk.add_tree(ROOT, {EPOCH_NAME: b""})
+    if there == "an older record":
+        disk = new_store()
+        Owner(disk).claim()
+    root = disk.open_dir(ROOT)
+    activation = claim(
+        *(disk, root),
+        server_id="TOOL",
+        clock=ManualClock(),
+        survey=lambda: pytest.fail("a repair has looked already"),
+        lost=LostEpochs(6, 4097),
+        cause=Cause.TOOL,
+    )
+    ours_from = 1 if there == "an older record" else 4097
+    assert (activation.epoch, activation.ours_from, activation.cause) == (7, ours_from, Cause.TOOL)
+    Confirmer(disk, root, activation)()
+
+
+@pytest.mark.parametrize("call", ["open", "fstat"])
+def test_a_confirmer_that_storage_refuses_names_the_file_and_the_errno(call: str) -> None:
+    owner = Owner(new_store())
+    activation = owner.claim()
+    before = owner.disk.open_handles
+    owner.disk.fail_next(call, errno.EIO)
+    with pytest.raises(FencedError) as caught:
+        owner.confirmer(activation)
+    assert caught.value.text == (
+        "ft: epoch 1 cannot be confirmed: ft.epoch is unreadable: Input/output error (EIO)"
+    )
+    assert caught.value.hint == (
+        "check the storage and the kernel log of this host, then start the server again"
+    )
+    assert owner.disk.open_handles == before
+
+
+def test_a_record_that_somebody_has_put_into_our_slot_ends_the_owner_that_raises() -> None:
+    owner = Owner(new_store())
+    activation = owner.claim()
+    other = replace(activation.record(), server_id="Z", nonce=b"z" * 16)
+    overwrite(owner.disk, SLOT_SIZE, encode_slot(other))
+    with pytest.raises(FencedError, match="overtaken by epoch 1 of server Z"):
+        claim_next(*(owner.disk, owner.root, activation), clock=ManualClock(), cause=Cause.RAISED)
+    assert len(owner.disk.tree(ROOT)[EPOCH_NAME] or b"") == 2 * SLOT_SIZE
 
 
 # --- loss ---

@@ -79,6 +79,17 @@ def test_names_too_long_for_the_slot_are_cut() -> None:
     assert (decoded.server_id, decoded.host) == ("s" * 128, "h" * 256)
 
 
+@pytest.mark.parametrize("field", ["server_id", "host", "name"])
+def test_a_name_that_is_cut_within_a_letter_is_read_as_far_as_it_goes(field: str) -> None:
+    whole = "\N{EURO SIGN}" * 200
+    read = decode_slot(encode_slot(replace(RECORD, **{field: whole})), 3)
+    assert read is not None
+    found = getattr(read, field)
+    assert found.endswith("\N{REPLACEMENT CHARACTER}")
+    assert whole.startswith(found[:-1])
+    assert len(found) > 20
+
+
 def test_a_record_is_described_in_one_line_for_people() -> None:
     assert RECORD.describe() == (
         f"epoch 3 of server {'S' * 22} on host node-a pid 4711 since 2023-11-14T22:13:20Z"

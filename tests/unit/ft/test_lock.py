@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from portalocker.types import FileArgument
 
+    from ftstan.base.disk import FileStat
+
 # What an original server does at each attempt: open with truncation, then a classic record lock
 # over the whole file.
 ORIGINAL = """
@@ -148,6 +150,31 @@ def test_the_file_stays_open_between_attempts(root: Root) -> None:
         if os.path.exists(f"/proc/self/fd/{fd}")
     ]
     assert opened.count(str(root.file)) == 2
+
+
+@pytest.mark.parametrize("byte", [0, 1, 1 << 40])
+def test_every_byte_of_the_file_is_locked(root: Root, byte: int) -> None:
+    """An original server locks the whole file, another tool perhaps one byte."""
+    lock = root.lock()
+    lock.acquire()
+    with root.file.open("r+") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        lock.release()
+        fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        with pytest.raises(LockBusyError):
+            lock.acquire()
+
+
+def test_an_error_without_a_number_is_told_as_one(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_words: object) -> NoReturn:
+        raise OSError("Something Else")
+
+    monkeypatch.setattr(root.disk, "open", refuse)
+    with pytest.raises(LockFaultError, match=r"something else \(no errno\)"):
+        root.lock().acquire()
 
 
 def test_the_descriptor_is_not_inherited_by_a_child_program(root: Root) -> None:
@@ -416,3 +443,56 @@ def test_a_reader_sees_whether_anybody_holds_the_lock_and_makes_no_file(root: Ro
     with root.original() as answer:
         assert answer == "granted"
         assert is_held(root.disk, root.fd)
+
+
+class Refusing(LocalDisk):
+    """Storage that refuses to say what is open."""
+
+    refused = False
+
+    def fstat(self, fd: int) -> FileStat:
+        if self.refused:
+            raise OSError(errno.ESTALE, "Stale File Handle")
+        return super().fstat(fd)
+
+
+def test_a_lock_file_that_storage_says_nothing_of_is_a_fault_and_leaves_nothing_open(
+    root: Root,
+) -> None:
+    disk = Refusing()
+    lock = StoreLock(disk, root.fd, str(root.path))
+    lock.acquire()
+    disk.refused = True
+    with pytest.raises(FencedError) as caught:
+        lock.verify()
+    assert caught.value.text.startswith(
+        f"the store lock cannot be verified: check {root.file}: stale file handle (ESTALE): "
+    )
+    assert caught.value.hint
+    lock.release()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(LockFaultError, match="stale file handle") as fault:
+        lock.acquire()
+    assert fault.value.hint
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not lock.held
+
+
+def test_who_only_looks_is_told_what_storage_refuses(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.file.touch()
+
+    def refuse(*_words: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(LockFaultError) as caught:
+        is_held(root.disk, root.fd)
+    assert caught.value.text == f"{LOCK_NAME}: cannot ask for its holder: No locks available"
+    assert caught.value.hint == "check the storage and the kernel log of this host"
+    monkeypatch.delattr(fcntl, "F_OFD_GETLK")
+    # Where nobody can be asked, nobody is seen.
+    assert not is_held(root.disk, root.fd)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -21,7 +21,16 @@ from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.lock_attempt import see_store
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, MixedModeEstimate, too_slow_line, word_of
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.standby import HeartbeatHeard, Level, Log, Started, StoreSeen, TimerFired, TryLock
+from ftstan.ft.standby import (
+    HeartbeatHeard,
+    Level,
+    Log,
+    NatsUp,
+    Started,
+    StoreSeen,
+    TimerFired,
+    TryLock,
+)
 from tests.command_lines import to_options
 from tests.unit.ft.test_standby import ORIGINAL, STORE, Node
 
@@ -283,6 +292,18 @@ def test_a_standby_polls_again_when_the_record_was_switched_off() -> None:
     began = node.now
     assert node.wait() == [TryLock()]
     assert node.now - began <= 0.06
+
+
+@pytest.mark.parametrize("lacks", ["its start", "NATS"])
+def test_what_the_record_says_makes_nobody_poll_who_is_not_there_yet(lacks: str) -> None:
+    node = Node()
+    if lacks == "its start":
+        node.on(NatsUp())
+    else:
+        node.on(Started())
+    assert node.on(seen(True)) == [ON]
+    assert node.on(seen(False)) == [OFF]
+    assert node.timer is None
 
 
 def test_a_standby_remembers_under_which_epoch_it_heard_an_original() -> None:

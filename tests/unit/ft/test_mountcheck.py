@@ -71,6 +71,19 @@ CIFS = (
 )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [NFS3_NOLOCK, NFS42.replace("hard", "soft"), GLUSTER, LUSTRE, CIFS, SSHFS],
+    ids=["nfs3", "soft", "gluster", "lustre", "cifs", "sshfs"],
+)
+def test_every_finding_says_what_is_wrong_and_what_to_do(line: str) -> None:
+    found = list(examine(find_mount(f"{ROOT}\n{line}\n", "/data/stan"), "N\n"))
+    assert found
+    for finding in found:
+        assert len(finding.text) > 20
+        assert len(finding.hint) > 10
+
+
 def risks(line: str, recover_lost_locks: str = "N\n") -> list[MountRisk | None]:
     mount = find_mount(f"{ROOT}\n{line}\n", "/data/stan")
     assert mount.point == "/data"

@@ -124,6 +124,17 @@ def test_a_starting_node_listens_briefly_and_then_tries() -> None:
     assert 0.09 <= node.now - 100.0 <= 0.11
 
 
+def test_a_timer_is_set_when_it_is_another_one_and_never_to_no_time() -> None:
+    machine = Standby(ME, random.Random(1), NO_POLL, store_id=STORE)
+    assert machine.handle(Retimed(NO_POLL), 1.0) == []
+    machine.handle(NatsUp(), 1.0)
+    times = [a.at for a in machine.handle(Started(), 1.0) if isinstance(a, SetTimer)]
+    assert len(times) == 1
+    assert machine.handle(Retimed(NO_POLL), 1.01) == []
+    # It has fired a hair too early, and is set again.
+    assert machine.handle(TimerFired(), 1.02) == [SetTimer(times[0])]
+
+
 @pytest.mark.parametrize("store", [b"", None], ids=["never used", "unreadable"])
 def test_where_nothing_shows_the_groups_store_a_starting_node_hears_a_whole_interval_first(
     store: bytes | None,

@@ -12,9 +12,11 @@ from ftstan.ft.deadlines import (
     CALL_DIE_S,
     CALL_QUIET_S,
     JUDGE_EVERY_S,
+    LATE_TURN_S,
     PROBE_DIE_S,
     PROBE_QUIET_S,
     SLOW_BATCH_DIE_S,
+    TAKE_DIE_S,
 )
 from ftstan.ft.vital_signs import Guard, GuardVerdict, Vitals
 
@@ -84,6 +86,34 @@ def test_what_hangs_first_silences_and_then_ends_the_owner(
     assert court.sit(hanging, SLACK + JUDGE_EVERY_S) is GuardVerdict.DIE
     assert len(court.said) == 2
     assert all(words in line for line in court.said)
+
+
+def test_a_server_that_hangs_with_the_lock_before_it_owns_the_store_ends() -> None:
+    court = Court()
+    hanging = Vitals(taking_since=court.now)
+    assert court.sit(hanging, TAKE_DIE_S - SLACK) is GuardVerdict.FINE
+    assert court.said == []
+    assert court.sit(hanging, SLACK + JUDGE_EVERY_S) is GuardVerdict.DIE
+    words = (
+        "storage has not answered for 30s, while this server took the datastore: it ends, so that "
+        "another one can have the lock; check the storage"
+    )
+    assert set(court.said) == {words}
+
+
+def test_a_turn_that_was_late_itself_counts_as_one_turn() -> None:
+    court = Court()
+    hanging = Vitals(probe_since=court.now)
+    for _ in range(10):
+        assert court.look(hanging) is GuardVerdict.FINE
+        court.now += LATE_TURN_S
+    # Ten turns of a quarter of a second; one that is in time counts as long as it took.
+    assert court.look(hanging) is GuardVerdict.FINE
+    court = Court()
+    for _ in range(10):
+        court.look(hanging)
+        court.now += LATE_TURN_S * 0.99
+    assert court.look(hanging) is not GuardVerdict.FINE
 
 
 def test_storage_that_answers_in_time_lets_heartbeats_go_on_with_one_line() -> None:

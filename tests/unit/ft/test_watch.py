@@ -321,6 +321,123 @@ def test_a_lock_that_storage_refuses_is_a_failure_of_storage() -> None:
     probe.close()
 
 
+# ---- while the owner goes on to its next epoch
+# -----------------------------------------------------------------------------------------------
+
+
+class Going(Steady):
+    """An owner that is about to raise its epoch, or in the middle of it."""
+
+    def __init__(self, raises: int = 0) -> None:
+        self.raises = raises
+        self.is_overtaken = False
+
+    def confirm_beside(self) -> None:
+        if self.is_overtaken:
+            # By itself, while it was looked at.
+            self.raises = 2
+            raise FencedError("superseded")
+
+
+def going(owner: Steady, disk: SimDisk | None = None) -> tuple[SimDisk, Probe]:
+    disk = disk or SimDisk()
+    disk.make_dirs("/store")
+    root = disk.open_dir("/store")
+    return disk, Probe(disk, root, owner, server_id="A", look=nothing, locker=Locker())
+
+
+def test_a_first_probe_in_the_middle_of_it_makes_no_file() -> None:
+    disk, probe = going(Going(1))
+    assert not probe()
+    assert disk.tree("/store") == {}
+
+
+def test_a_later_one_asks_storage_and_judges_nothing() -> None:
+    owner = Going()
+    looked: list[bool] = []
+    disk, probe = going(owner)
+    probe._look = lambda: looked.append(True)
+    assert probe()
+    before = disk.tree("/store")[WATCH_NAME]
+    owner.is_overtaken = True
+    assert not probe()
+    assert disk.tree("/store")[WATCH_NAME] != before
+    assert looked == [True]
+    # Without a raise behind it somebody else has taken the store.
+    with pytest.raises(FencedError):
+        probe()
+
+
+def test_whoever_begins_it_while_the_file_is_made_is_not_judged_and_nothing_more_is_removed() -> (
+    None
+):
+    owner = Going()
+    disk, probe = going(owner, Contested(1))
+
+    def hook(_number: int, call: str, arguments: tuple[object, ...]) -> None:
+        if call == "open" and WATCH_NAME in arguments:
+            owner.raises = 1
+
+    disk.on_call = hook
+    assert not probe()
+    assert sum(line.startswith("unlink") for line in disk.log) == 1
+    owner.raises = 2
+    disk.on_call = None
+    assert probe()
+
+
+def test_a_directory_of_that_name_is_left_alone_and_the_rest_is_asked() -> None:
+    disk, probe = simulated()
+    disk.add_tree("/store", {f"{WATCH_NAME}/subs.dat": b"x"})
+    before = disk.tree("/store")
+    assert probe()
+    assert disk.tree("/store") == before
+    assert probe.room == ENDLESS
+
+
+@pytest.mark.parametrize("by", ["removed", "replaced"])
+def test_a_file_that_lost_its_name_to_a_former_owner_is_made_anew(by: str) -> None:
+    disk, probe = simulated()
+    assert probe()
+    other = disk.sibling()
+    root = other.open_dir("/store")
+    other.unlink(root, WATCH_NAME)
+    if by == "replaced":
+        other.close(other.open(root, WATCH_NAME, os.O_RDWR | os.O_CREAT))
+    # This one writes where nobody looks, and the next one makes another file.
+    handles = disk.open_handles
+    assert probe()
+    assert disk.open_handles == handles - 1
+    assert probe()
+    assert disk.open_handles == handles
+    found = decode_watch(disk.tree("/store")[WATCH_NAME] or b"")
+    assert found is not None
+    assert found.counter == 3
+
+
+def test_a_file_that_cannot_be_closed_is_let_go_without_a_word() -> None:
+    disk, probe = simulated()
+    assert probe()
+    disk.fail_next("close", errno.EIO)
+    probe.close()
+    probe.close()
+
+
+def test_a_state_file_that_cannot_be_looked_at_is_a_failure_of_storage() -> None:
+    _, probe = simulated()
+
+    def look() -> None:
+        raise OSError(errno.EIO, "Input/Output Error")
+
+    probe._look = look
+    with pytest.raises(StoreError) as caught:
+        probe()
+    assert caught.value.text == (
+        "the storage of this server fails: a state file: input/output error (EIO)"
+    )
+    assert caught.value.hint == "check the storage and the kernel log of this host"
+
+
 def test_every_probe_writes_something_new_before_it_syncs() -> None:
     """After a lost lock the first sync of NFS says EIO, and one with nothing to write says that all
     is well.
@@ -427,6 +544,53 @@ def test_after_a_stop_a_failure_counts_for_nothing() -> None:
     step.go.set()
     assert watch.stop(60)
     assert failures == []
+
+
+class Looks:
+    """A probe that answers what the test says, and lets a second pass."""
+
+    room = ENDLESS
+
+    def __init__(self, clock: ManualClock, *answers: bool | Exception) -> None:
+        self._clock = clock
+        self._answers = list(answers)
+
+    def __call__(self) -> bool:
+        self._clock.advance(1)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_what_cannot_be_judged_counts_as_one_probe_since_its_beginning() -> None:
+    clock = ManualClock()
+    failures: list[BaseException] = []
+    watch = Watch(Looks(clock, True, False, False, True), clock, 1.0, failures.append)
+    start = clock.mono()
+    assert watch.room == ENDLESS
+    assert watch.turn()
+    assert (watch.since, watch.passed, watch.passed_at) == (None, 1, start + 1)
+    assert watch.turn()
+    assert watch.turn()
+    assert (watch.since, watch.passed, watch.passed_at) == (start + 1, 1, start + 1)
+    assert watch.turn()
+    assert (watch.since, watch.passed, watch.passed_at) == (None, 2, start + 4)
+    assert watch.took.cumulative()[-1] == 2
+    assert failures == []
+
+
+@pytest.mark.parametrize("error", [FencedError("not ours"), ZeroDivisionError("a bug")])
+def test_a_failure_that_has_no_hint_is_told_as_it_is(error: Exception) -> None:
+    clock = ManualClock()
+    failures: list[BaseException] = []
+    watch = Watch(Looks(clock, error), clock, 1.0, failures.append)
+    assert not watch.turn()
+    assert failures == [error]
+    assert watch.since is None
 
 
 # ---- state files

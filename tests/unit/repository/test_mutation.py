@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.mutation.judging import changed_code, exchange
-from tools.mutation.table import JUDGES
+from tools.mutation.table import JUDGES, UNJUDGED
 
 UNIT = Path(__file__).resolve().parents[1]
 
@@ -101,3 +101,15 @@ def test_what_no_function_runs_is_no_mutant(old: str, new: str) -> None:
 def test_every_judge_is_there() -> None:
     tests = {file for files in JUDGES.values() for file in files}
     assert [file for file in tests if not (UNIT / file).is_file()] == []
+
+
+def test_every_module_of_both_packages_has_judges_or_a_reason_to_have_none() -> None:
+    root = UNIT.parents[1]
+    modules = {
+        ".".join(file.relative_to(root).with_suffix("").parts)
+        for package in ("ft", "stores/file/recovery")
+        for file in (root / "ftstan" / package).glob("*.py")
+        if file.name != "__init__.py"
+    }
+    assert modules == JUDGES.keys() | UNJUDGED.keys()
+    assert not JUDGES.keys() & UNJUDGED.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 import time
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk, ShuttableDisk
 from ftstan.base.errors import FencedError
 from ftstan.stores.file import upkeep
+from ftstan.stores.file.archive import Archivist
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits
 from tests.filenode import FileNode, Owner, simulated
@@ -219,6 +222,86 @@ def test_a_slice_never_has_two_scripts_at_once(tmp_path: Path) -> None:
     (tmp_path / "gate").write_text("go\n")
     n.store.close()
     assert (tmp_path / "runs").read_text() == "x\n"
+
+
+def archivist(program: str) -> Archivist:
+    return Archivist(program, ManualClock(), lambda: True)
+
+
+def files(tmp_path: Path, count: int) -> list[tuple[str, str]]:
+    """Slices that were set aside."""
+    made = []
+    for number in range(count):
+        paths = tmp_path / f"msgs.{number}.dat", tmp_path / f"msgs.{number}.idx"
+        for path in paths:
+            path.touch()
+        made.append((str(paths[0]), str(paths[1])))
+    return made
+
+
+def test_a_deleted_channel_takes_along_what_waits_and_not_what_runs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    program = script(tmp_path, f"read line < {tmp_path}/gate")
+    a = archivist(program)
+    first, second, third = files(tmp_path, 3)
+    a.add("foo", *first)
+    a.run_due(lambda: None)
+    a.add("foo", *second)
+    a.add("bar", *third)
+    assert (a.running, a.waiting) == (1, 2)
+    a.forget("foo")
+    assert (a.running, a.waiting) == (1, 1)
+    a.forget("bar")
+    assert (a.running, a.waiting) == (1, 0)
+    (tmp_path / "gate").write_text("go\n")
+    a.close(60)
+    assert (a.running, a.waiting) == (0, 0)
+
+
+def test_only_so_many_scripts_run_at_the_same_time(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    program = script(tmp_path, f"read line < {tmp_path}/gate; echo x >> {tmp_path}/runs")
+    a = archivist(program)
+    for slice_files in files(tmp_path, 18):
+        a.add("foo", *slice_files)
+    confirms: list[None] = []
+    a.run_due(lambda: confirms.append(None))
+    a.run_due(lambda: confirms.append(None))
+    assert (a.running, a.waiting, len(confirms)) == (16, 2, 16)
+    with (tmp_path / "gate").open("w") as gate:
+        gate.write("go\n" * 18)
+        gate.flush()
+        until(lambda: a.running == 0)
+        a.run_due(lambda: confirms.append(None))
+        a.close(60)
+    assert a.waiting == 0
+    assert (tmp_path / "runs").read_text() == "x\n" * 18
+
+
+@pytest.mark.parametrize("why", ["no locks", "a link"])
+def test_where_a_file_cannot_be_locked_the_script_gets_it_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    program = script(tmp_path, f'echo "$2" > {tmp_path}/seen')
+    a = archivist(program)
+    ((dat, idx),) = files(tmp_path, 1)
+    if why == "a link":
+        os.rename(dat, f"{dat}.there")
+        os.symlink(f"{dat}.there", dat)
+    else:
+
+        def refuse(*_words: object) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr(fcntl, "fcntl", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    a.add("foo", dat, idx)
+    a.run_due(lambda: None)
+    until(lambda: a.running == 0)
+    assert (tmp_path / "seen").read_text() == f"{dat}\n"
+    assert a.waiting == 0
+    a.close(60)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_closing_waits_for_a_script_that_runs(tmp_path: Path) -> None:

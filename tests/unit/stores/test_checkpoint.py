@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import ManualClock
+from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.log import records
+from ftstan.stores.file.log.slices import SliceLog
 from ftstan.stores.file.recovery import measure, opening
 from ftstan.stores.file.state import checkpoint
 from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
@@ -25,6 +27,7 @@ from tests.unit.stores.test_slices import NO_LIMITS, Node, contents, fresh
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.stores.file.env import FileEnv
     from tests.sim.disk import SimDisk
 
 
@@ -336,3 +339,123 @@ def test_what_a_stop_could_not_make_ready_for_an_original_server_is_done_by_the_
     after.store.close()
     assert after.disk.tree("/store/foo")["subs.dat"] == records.VERSION
     assert contents(after.successor()) == [(1, b"a")]
+
+
+# ---- what it says of one channel
+# --------------------------------------------------------------------------------------------------
+
+
+def parts_of(node: Node) -> tuple[FileEnv, SliceLog]:
+    channel = node.channel()
+    assert isinstance(channel, FileChannel)
+    return node.store._env, channel.log
+
+
+def test_a_channel_without_a_message_goes_on_behind_its_last_one() -> None:
+    node = Node(fresh())
+    said = checkpoint.Entry({"msgs.1.dat": (4, 5, 6)}, (), 7, 9, b"subs\0")
+    read = checkpoint.Entry.decoded(said.encoded())
+    assert read == said
+    empty = SliceLog(node.store._env, b"foo", NO_LIMITS)
+    read.adopt(empty)
+    assert (empty.first, empty.last, empty.highest, empty.count) == (10, 9, 7, 0)
+
+
+def test_a_last_message_that_is_there_is_the_last_one() -> None:
+    node = stopped().successor()
+    env, log = parts_of(node)
+    entry = checkpoint.load(env).get(b"foo")
+    assert entry is not None
+    fresh_log = SliceLog(env, b"foo", NO_LIMITS)
+    entry.adopt(fresh_log)
+    assert (fresh_log.first, fresh_log.last, fresh_log.count) == (1, 3, 3)
+    assert fresh_log.highest == log.highest
+
+
+@pytest.mark.parametrize(
+    ("name", "is_dir", "bound"),
+    [
+        ("msgs.1.dat", False, True),
+        ("msgs.1.idx", False, True),
+        ("msgs.x.dat", False, True),
+        ("msgs.1.idx", True, True),
+        ("msgs.-1.idx", True, True),
+        ("msgs.01.idx", True, False),
+        ("msgs.1.dat", True, False),
+        ("msgs.1.dat.bak", False, False),
+        ("subs.dat", False, True),
+        ("subs.dat", True, True),
+        ("confirmed.bin", False, True),
+        ("purged.bin", False, True),
+        ("moved.bin", False, True),
+        ("cut.1.msgs.1.dat.4", False, False),
+        ("notes", False, False),
+    ],
+)
+def test_it_speaks_of_the_files_of_a_channel_and_of_what_is_in_their_way(
+    name: str, *, is_dir: bool, bound: bool
+) -> None:
+    assert checkpoint.is_bound(name, is_dir=is_dir) is bound
+
+
+def test_a_directory_in_place_of_a_file_is_not_what_was_left() -> None:
+    node = stopped().successor()
+    env, log = parts_of(node)
+    entry = checkpoint.load(env).get(b"foo")
+    assert entry is not None
+    names = env.disk.listdir(log.dirfd)
+    assert checkpoint.is_as_left(env, log.dirfd, names, entry)
+    assert not checkpoint.is_as_left(env, log.dirfd, [*names, ("msgs.9.dat", False)][:1], entry)
+    env.disk.unlink(log.dirfd, "subs.dat")
+    env.disk.mkdir(log.dirfd, "subs.dat")
+    assert not checkpoint.is_as_left(env, log.dirfd, env.disk.listdir(log.dirfd), entry)
+
+
+def test_where_this_host_may_remember_files_they_are_read_before_they_are_asked() -> None:
+    node = stopped().successor()
+    env, log = parts_of(node)
+    before = checkpoint.files_of(env, log.dirfd, [("msgs.1.dat", False)])
+    env.asking = node.disk
+    handles = node.disk.open_handles
+    start = len(node.disk.log)
+    assert checkpoint.files_of(env, log.dirfd, [("msgs.1.dat", False)]) == before
+    calls = [line.split()[0] for line in node.disk.log[start:]]
+    asked = calls.index("pread")
+    assert calls.index("close", asked) < calls.index("open", asked) < calls.index("fstat", asked)
+    assert node.disk.open_handles == handles
+
+
+def change(name: str, data: bytes, offset: int = -1) -> Callable[[Node], None]:
+    def do(node: Node) -> None:
+        _, log = parts_of(node)
+        fd = node.disk.open(log.dirfd, name, os.O_RDWR | os.O_CREAT)
+        at = node.disk.fstat(fd).size if offset < 0 else offset
+        node.disk.pwrite(fd, data, at)
+        node.disk.close(fd)
+
+    return do
+
+
+def doubt(node: Node) -> None:
+    parts_of(node)[1].unsure.add(1)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        doubt,
+        change("msgs.7.dat", b"\1\0\0\0"),
+        change("msgs.1.dat", b"more"),
+        change("msgs.1.idx", b"more"),
+        change("subs.dat", b"\x18\0\0\0\1\2\3\4torn"),
+    ],
+    ids=["a doubtful index", "another slice", "longer data", "a longer index", "a torn end"],
+)
+def test_files_that_do_not_say_all_of_a_channel_are_not_in_it(
+    what: Callable[[Node], None],
+) -> None:
+    node = stopped().successor()
+    env, log = parts_of(node)
+    assert checkpoint.entry_of(env, log) is not None
+    what(node)
+    assert checkpoint.entry_of(env, log) is None

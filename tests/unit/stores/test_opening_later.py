@@ -16,6 +16,8 @@ from ftstan.broker.broker import BrokerOptions
 from ftstan.config.limits import Limits
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.recovery import opening
+from ftstan.stores.file.state.checkpoint import Checkpoint
 from ftstan.stores.file.store import FileStore
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import Driver, sequences
@@ -83,6 +85,27 @@ def open_rest(driver: Driver) -> None:
     while driver.broker.later:
         driver.broker.open_next()
     driver.run()
+
+
+def test_subscriptions_are_looked_at_where_no_clean_stop_has_left_word_of_them() -> None:
+    server = Server()
+    server.filled()
+    store = server.store()
+    store.recover()
+    known = Checkpoint({b'"b"': b"", b'"d"': b""})
+    found = dict(opening.look_at_subs(store._env, NAMES, known, parallel=False))
+    assert list(found) == [b"a", b"c"]
+    assert all(seen is not None and seen.size > 4 for seen in found.values())
+
+
+def test_where_no_mark_is_listed_none_is_opened() -> None:
+    server = Server()
+    driver = server.filled()
+    server.disk.log.clear()
+    open_rest(driver)
+    opens = [line for line in server.disk.log if line.startswith("open ")]
+    assert any("subs.dat" in line for line in opens)
+    assert not any(name in line for line in opens for name in ("purged.bin", "moved.bin"))
 
 
 def test_a_publish_opens_its_channel_alone_and_goes_on_with_its_sequence() -> None:

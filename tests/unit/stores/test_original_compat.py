@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ftstan.config.limits import Limits
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
@@ -18,8 +20,6 @@ from tests.unit.stores.test_slices import fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import pytest
 
     from ftstan.base.clock import ManualClock
     from ftstan.stores.file.channel import FileChannel
@@ -196,6 +196,54 @@ def test_what_storage_refuses_keeps_a_store_from_being_called_fit_until_it_is_do
     served.clock.advance(30)
     served.rounds()
     assert (served.misread(), served.is_fit()) == (set(), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("clients.dat", "clients.dat"), ("msgs.1.idx", 'channel "a"'), ("", 'channel "a"')],
+    ids=["of clients", "an index", "a sync"],
+)
+def test_without_space_for_one_file_the_server_serves_on_and_the_store_is_not_called_fit(
+    name: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served = Served([b"a", b"b"])
+    served.node.owner.mixed = True
+    full = [True]
+
+    def hook(_number: int, call: str, arguments: tuple[object, ...]) -> None:
+        served.clock.advance(CALL_S)
+        makes = call == "open" and any(str(a).endswith(f".{name}") for a in arguments)
+        if full[0] and (makes if name else call == "fdatasync"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    served.disk.on_call = hook
+    for _ in range(5):
+        served.rounds()
+        served.clock.advance(1)
+    assert not served.is_fit()
+    said = capfd.readouterr().err
+    refused = f"{words}: could not be made ready for an original server: No space left on device"
+    assert said.count(refused) == 1
+    # Without a sync nothing is acknowledged.
+    assert (served.node.put(b"served on", channel=b"b") == {}) is bool(name)
+    full[0] = False
+    served.clock.advance(31)
+    served.rounds()
+    assert (served.misread(), served.is_fit()) == (set(), True)
+
+
+def test_a_quarantined_channel_is_left_as_it_is_and_not_counted() -> None:
+    served = Served([b"a", b"b"])
+    served.disk.on_call = None
+    tree = served.disk.tree("/store")
+    damaged = fresh()
+    damaged.add_tree("/store", tree | {"b/subs.dat": b"\7\0\0\0"})
+    before = damaged.tree("/store")["b/subs.dat"]
+    owner = Owner(3, mixed=True)
+    node = FileNode(damaged, owner=owner, options=served.node.options, clock=served.clock)
+    assert node.store.quarantined == ["b"]
+    assert node.store.original_compat.fit_for(3)
+    assert damaged.tree("/store")["b/subs.dat"] == before
 
 
 def test_a_store_that_was_opened_with_a_refusal_is_not_called_fit() -> None:

@@ -104,6 +104,12 @@ def bad(rest: bytes, offset: int = 4, *, follows: bool = False) -> Bad:
     return Bad("foo/msgs.1.dat", offset, "bad: whatever", rest, follows)
 
 
+def test_a_header_that_is_there_says_how_long_its_record_is() -> None:
+    header = (100).to_bytes(4, "little") + b"\1\2\3\4"
+    assert bad(header).size == bad(header + b"more").size == 108
+    assert bad(header[:-1]).size == bad(b"").size == 0
+
+
 def test_what_nothing_whole_follows_may_be_cut() -> None:
     assert bad(b"x" * 600).unpromised
     assert not bad(b"x" * 600, follows=True).unpromised

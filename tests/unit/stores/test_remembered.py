@@ -10,10 +10,13 @@ import pytest
 from ftstan.base import log
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.config.limits import Limits
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.state.remembered import NAME
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import StoredAt
 from tests.filenode import NO_LIMITS, FileNode, Owner, simulated
+from tests.sim.disk import CrashMode
 
 if TYPE_CHECKING:
     from tests.sim.disk import SimDisk
@@ -165,3 +168,85 @@ def test_a_late_rename_that_is_seen_from_outside_has_our_file_written_again(node
     after.store.places.look(after.disk, after.root)
     after.tick()
     assert after.successor().recovered.remembered == {A: at(1), B: at(2)}
+
+
+def names(node: FileNode) -> dict[str, bytes | None]:
+    return disk_of(node).tree("/store")
+
+
+def test_without_syncs_it_is_durable_with_everything_else() -> None:
+    node = FileNode(simulated(), options=FileStoreOptions(sync=False))
+    node.store.remember([A], {A: at(1)})
+    node.store.remember([B], {A: at(1), B: at(2)})
+    cut = disk_of(node).crash(mode=CrashMode.LOST)
+    assert node.successor(cut).recovered.remembered == {A: at(1)}
+    node.store.sync_all()
+    cut = disk_of(node).crash(mode=CrashMode.LOST)
+    assert node.successor(cut).recovered.remembered == {A: at(1), B: at(2)}
+
+
+def test_while_space_is_short_it_is_told_once_and_not_tried_with_every_batch(
+    node: FileNode, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node.store.remember([A], {A: at(1)})
+    tries = [0]
+
+    def full(_number: int, call: str, arguments: tuple[object, ...]) -> None:
+        if call == "pwrite":
+            tries[0] += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk_of(node).on_call = full
+    window = {A: at(1)}
+    for number in range(2, 12):
+        digest = bytes([number]) * 16
+        window[digest] = at(number)
+        node.store.remember([digest], window)
+    said = capfd.readouterr().err
+    assert said.count("publishes that are repeated after a takeover may be stored twice") == 1
+    assert tries[0] < 5
+    disk_of(node).on_call = None
+    node.clock.advance(60)
+    node.store.remember([B], window | {B: at(12)})
+    assert node.successor().recovered.remembered == window | {B: at(12)}
+
+
+def test_where_a_directory_has_its_name_nothing_is_remembered_and_that_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    disk = simulated()
+    disk.add_tree("/store", {f"{NAME}/subs.dat": records.VERSION})
+    node = FileNode(disk)
+    node.put(b"1", channel=b"x")
+    for number in (1, 2):
+        node.store.remember([A], {A: at(number)})
+    said = capfd.readouterr().err
+    assert said.count(f"{NAME} is no file") == 1
+    assert names(node)[f"{NAME}/subs.dat"] == records.VERSION
+    store = late(node)
+    assert store.open_channel(b"x").remembered == {}
+
+
+def test_a_file_that_is_in_its_place_is_not_written_again(
+    node: FileNode, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node.store.remember([A], {A: at(1)})
+    before = disk_of(node).stat(node.root, NAME).ino
+    node.store.places.suspects.append((b"", NAME))
+    node.tick()
+    assert disk_of(node).stat(node.root, NAME).ino == before
+    assert "was replaced by somebody" not in capfd.readouterr().err
+
+
+def test_a_file_that_is_removed_while_channels_are_opened_says_nothing_more(
+    node: FileNode,
+) -> None:
+    for name in (b"x", b"y"):
+        node.put(b"1", channel=name)
+    node.store.remember([A], {A: at(1)})
+    store = late(node)
+    disk_of(node).unlink(node.root, NAME)
+    assert store.open_channel(b"x").remembered == {}
+    # What its owner goes on with is read from the open file.
+    node.store.remember([B], {A: at(1), B: at(2)})
+    assert store.open_channel(b"y").remembered == {B: at(2)}
