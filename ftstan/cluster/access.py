@@ -97,6 +97,12 @@ class ClusterAccess(OwnedAccess):
         """
         context = self._context
         options = context.options
+        if self._file.was_alone:
+            raise RecoveryError(
+                "the datastore was served without -clustered: what was stored then is not in the "
+                "log of the cluster",
+                hint="go on without -clustered, or empty the datastore: it is filled from the log",
+            )
         checkpoint = self._file.read()
         if checkpoint is not None and checkpoint.clean:
             checkpoint = replace(checkpoint, clean=False)

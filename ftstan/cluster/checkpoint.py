@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.base.errors import StoreError
@@ -43,7 +43,8 @@ class Checkpoint:
     store says how far it was synced. ``damaged``: channels that are to be filled anew.
     ``seeds``: the log does not exist yet, and this node may make it, behind what its store has.
     ``clean``: the node has stopped, its store has everything that it has ever acknowledged, and no
-    other node can lead after it, because all were removed before.
+    other node can lead after it, because all were removed before. ``alone``, of a mark: a server
+    without a cluster has served the datastore since.
     """
 
     store_id: str
@@ -55,6 +56,7 @@ class Checkpoint:
     damaged: frozenset[bytes] = frozenset()
     seeds: bool = False
     clean: bool = False
+    alone: bool = False
 
 
 class CheckpointFile:
@@ -88,6 +90,14 @@ class CheckpointFile:
         """The furthest entry of the log that the datastore knows of. Raises ``StoreError``."""
         mark = _read(self._mark)
         return 0 if mark is None else max(mark.seen, mark.at.sequence)
+
+    @property
+    def was_alone(self) -> bool:
+        """Whether a server without a cluster has served the datastore since. Raises
+        ``StoreError``.
+        """
+        mark = _read(self._mark)
+        return mark is not None and mark.alone
 
     def set_aside(self) -> None:
         """Take it away, and its mark: the datastore is no node's any more. Raises ``OSError``."""
@@ -123,6 +133,26 @@ class CheckpointFile:
         _write(self.path, checkpoint)
 
 
+def leave_alone(datastore: str) -> bool:
+    """Note that a server without a cluster serves the datastore from now on; whether it was that of
+    a node of a log that exists.
+
+    Durable on return: the node would take for its own, and unsynced, what that server has
+    acknowledged. Raises ``StoreError``.
+    """
+    path = os.path.join(datastore, CLUSTER_MARK)
+    try:
+        mark = _read(path)
+    except StoreError:
+        # No node starts with it either.
+        return False
+    if mark is None or mark.seeds:
+        return False
+    if not mark.alone:
+        _write(path, replace(mark, alone=True))
+    return True
+
+
 def _read(path: str) -> Checkpoint | None:
     said = _read_text(path)
     if said is None:
@@ -141,6 +171,7 @@ def _read(path: str) -> Checkpoint | None:
             damaged=damaged,
             seeds=bool(said.get("seeds", False)),
             clean=bool(said.get("clean", False)),
+            alone=bool(said.get("alone", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
@@ -188,6 +219,7 @@ def _write(path: str, checkpoint: Checkpoint) -> None:
             "damaged": sorted(name.hex() for name in checkpoint.damaged),
             "seeds": checkpoint.seeds,
             "clean": checkpoint.clean,
+            "alone": checkpoint.alone,
         },
     )
 

@@ -29,6 +29,7 @@ from ftstan.base.errors import (
     StoppedError,
     StoreError,
 )
+from ftstan.base.reserved import CLUSTER_MARK
 from ftstan.base.states import NodeState
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import ANOTHER_CLUSTER
@@ -470,6 +471,8 @@ class Node(Context):
         store = self._store = encrypted(self._access.open(), self.ring, options.encryption)
         store.set_limits(Limits(options.limits))
         recovered = store.recover()
+        if options.dir and not options.clustered:
+            self._leave_cluster(store)
         info = recovered.info
         is_encrypted = self.ring is not None
         if self.ring is None:
@@ -533,6 +536,19 @@ class Node(Context):
             self._refuse_duplicates(subjects.discovery)
         broker.tell_subjects()
         return serving
+
+    def _leave_cluster(self, store: Store) -> None:
+        """If the datastore is a node's, it is that no more from now on."""
+        if not os.path.lexists(os.path.join(self.options.dir, CLUSTER_MARK)):
+            return
+        from ftstan.cluster.checkpoint import leave_alone  # noqa: PLC0415  # rarely needed
+
+        store.confirm()
+        if leave_alone(self.options.dir):
+            log.stream.warning(
+                "The datastore was that of a node of a cluster: served without -clustered, it is "
+                "that no more"
+            )
 
     def _refuse_duplicates(self, discovery: str) -> None:
         assert self.link is not None

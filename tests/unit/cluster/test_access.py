@@ -23,6 +23,7 @@ from ftstan.config.options import ClusterOptions, ServerOptions, StoreLimits
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ServerInfo, StoreContext, SubState
+from tests.processes import READY
 from tests.unit.cluster.stream import FakeLink
 from tests.unit.cluster.test_replica import FOO, block
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ftstan.nats.link import Link
+    from tests.processes import Stage
 
 INFO = ServerInfo("cid", "d", "p", "s", "u", "c", "sc", "a")
 
@@ -178,6 +180,20 @@ def test_a_datastore_of_a_node_that_is_served_without_a_cluster_is_no_nodes_from
     a_nodes(alone)
     serve(alone, 51, 60, tick=False, close=False)
     assert start(alone)[0] == 60
+
+
+@pytest.mark.processes
+def test_a_node_does_not_start_on_a_datastore_that_was_served_without_a_cluster(
+    alone: Path, stage: Stage
+) -> None:
+    a_nodes(alone)
+    server = stage.server("alone", "-store", "file", "-dir", str(alone), cluster="cid")
+    server.wait_for("it is that no more")
+    server.wait_for(READY)
+    server.kill()
+    with pytest.raises(RecoveryError, match="was served without -clustered"):
+        start(alone)
+    assert last_of(alone) == 50
 
 
 def test_an_older_copy_of_a_datastore_stays_as_it_is_until_another_node_can_fill_it(
