@@ -57,7 +57,8 @@ class _NoCheckpoint(CheckpointFile):
 
 
 def choose(reports: list[Report], node: str = "") -> Report:
-    """Whose store is copied: that of ``node``, else of the one that is furthest, rather a follower.
+    """Whose store is copied: that of ``node``, else of the one that is furthest, rather a follower,
+    and rather one of which no messages were lost.
 
     Raises ``RefusedError``.
     """
@@ -72,7 +73,7 @@ def choose(reports: list[Report], node: str = "") -> Report:
             "(--log-path, or --user and --pass)",
         )
     # A leader has more to do than followers; a few entries behind it are no loss.
-    return min(sound, key=lambda said: (said.leads, -said.sequence))
+    return min(sound, key=lambda said: (said.lacks, said.leads, -said.sequence))
 
 
 def back_up(

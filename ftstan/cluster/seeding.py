@@ -69,7 +69,7 @@ def seed(directory: str, log_path: str, node: str, owner: StoreOwner, clock: Clo
     # First as a server without a cluster: nothing that such a one has stored is taken back.
     first = _opened(owner, clock)
     found = first.recover()
-    info = _sound(found)
+    info = _sound(first, found)
     _refuse_moved(found)
     kept = keep_node_id(directory, node)
     if kept != node:
@@ -140,7 +140,7 @@ def leave(
     # Not before: a store that was opened so is not taken back any more to what the node had synced.
     store = _opened(owner, clock)
     recovered = store.recover()
-    info = _sound(recovered)
+    info = _sound(store, recovered)
     store.set_server_info(replace(info, node_id=""))
     store.close()
     try:
@@ -161,8 +161,10 @@ def _opened(owner: StoreOwner, clock: Clock, *, replayed: bool = False) -> FileS
     )
 
 
-def _sound(recovered: Recovered) -> ServerInfo:
-    """Who the server is. Raises ``RefusedError`` for a store that does not hold everything."""
+def _sound(store: FileStore, recovered: Recovered) -> ServerInfo:
+    """Who the server is. Raises ``RefusedError`` for a store that does not hold everything but what
+    a repair has found lost.
+    """
     hint = "see ftstanctl store verify, and store repair"
     if recovered.info is None:
         raise RefusedError(
@@ -174,7 +176,7 @@ def _sound(recovered: Recovered) -> ServerInfo:
             f'channel "{name.decode("utf-8", "backslashreplace")}": {why}', hint=hint
         )
     for channel in recovered.channels:
-        if channel.count and channel.count != channel.last - channel.first + 1:
+        if store.has_holes(channel.name):
             shown = channel.name.decode("utf-8", "backslashreplace")
             raise RefusedError(f'channel "{shown}" lacks messages between others', hint=hint)
     return recovered.info

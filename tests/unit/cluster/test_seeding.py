@@ -107,6 +107,22 @@ def test_what_cannot_be_seeded_is_refused_and_stays_as_it_is(alone: Path) -> Non
         seeded(alone)
 
 
+def test_what_a_repair_has_found_lost_keeps_no_datastore_from_a_cluster_or_from_leaving_it(
+    alone: Path,
+) -> None:
+    with owning(str(alone)) as (owner, _):
+        store = FileStore(LocalDisk(), owner.root, owner, SystemClock())
+        (channel,) = store.recover().channels
+        channel.append(block(61, 70))
+        assert store.commit() == {}
+        store.close()
+    with pytest.raises(RefusedError, match="lacks messages between others"):
+        seeded(alone)
+    (alone / "foo" / "repaired.json").write_text('{"missing": [[51, 60]]}')
+    assert seeded(alone).messages == 60
+    assert left(alone).messages == 60
+
+
 def test_a_channel_that_has_moved_is_not_given_to_a_cluster_which_would_serve_it(
     alone: Path,
 ) -> None:
