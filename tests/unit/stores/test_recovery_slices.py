@@ -447,7 +447,7 @@ def test_slices_whose_data_are_no_files_hide_what_lies_behind_the_lowest_of_them
     put(tree, 1, range(1, 10))
     for number, first in ((2, 6), (3, 4)):
         tree[f"foo/msgs.{number}.dat"] = None
-        tree[f"foo/msgs.{number}.idx"] = index_of(range(first, first + 2))
+        tree[f"foo/msgs.{number}.idx"] = index_of(range(first, first + 2), "other")
     disk = fresh()
     disk.add_tree("/store", tree)
     node = Node(disk, Owner(2))
