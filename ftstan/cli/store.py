@@ -147,8 +147,10 @@ def _channel_row(source: Source, name: bytes) -> dict[str, Any]:
     with ChannelFiles(source, name) as files:
         file = files.subs_file()
         subs, _ = files.subs(file)
-        odd = bool(file.refused or file.bad)
-        odd = odd or any(s.refused or any(bad.start < s.end for bad in s.bad) for s in files.all)
+        odd = bool(file.refused or file.bad or files.missing)
+        odd = odd or any(
+            s.refused or s.differs or any(bad.start < s.end for bad in s.bad) for s in files.all
+        )
         return {
             "name": text_of(name),
             "msgs": files.count,

@@ -20,7 +20,6 @@ from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import slices
 from ftstan.stores.file.log.retention import RetainedSlices
 from ftstan.stores.file.log.slices import SliceLog
-from ftstan.stores.file.recovery import judging
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.syncing import Syncer
 from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
 
     from ftstan.stores.file.channel import FileChannel
     from ftstan.stores.file.dirty_channels import Unsynced
-    from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.log.view import Slice
-    from ftstan.stores.file.recovery.measure import Found
     from ftstan.stores.interface import ChannelStore, Store
 
     Patch = pytest.MonkeyPatch
@@ -480,12 +477,7 @@ def test_a_state_file_that_is_appended_to_instead_of_replaced_is_caught(monkeypa
 
 
 def test_a_successor_that_does_not_seal_is_caught(monkeypatch: Patch) -> None:
-    def newest_wins_nothing(
-        _env: FileEnv, _log: SliceLog, found: list[Found], _dead: set[int]
-    ) -> list[tuple[Found, int]]:
-        return [(f, f.last) for f in found]
-
-    monkeypatch.setattr(judging, "_seal", newest_wins_nothing)
+    broken.no_seal(monkeypatch)
     caught(lambda: zombies(6))
 
 

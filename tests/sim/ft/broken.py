@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch import Activation
     from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.stores.file.recovery.judging import ChannelVerdict
-    from ftstan.stores.file.recovery.measure import Found
+    from ftstan.stores.file.recovery.measure import Found, Measured
     from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile
     from ftstan.wire.block import MsgBlock
 
@@ -215,7 +215,7 @@ def tail_not_copied(patch: Patch) -> None:
 
 def no_seal(patch: Patch) -> None:
     def all_count(
-        _env: FileEnv, _log: SliceLog, found: list[Found], _dead: set[int]
+        _env: FileEnv, _log: SliceLog, _v: ChannelVerdict, _m: Measured, found: list[Found]
     ) -> list[tuple[Found, int]]:
         return [(f, f.last) for f in found]
 

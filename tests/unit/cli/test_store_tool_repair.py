@@ -99,7 +99,26 @@ def test_the_last_message_is_lost_and_its_sequence_is_not_given_out_again(
 def test_a_slice_of_which_nothing_is_left_goes_and_the_sequence_goes_on(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    data = store / "channel.0" / "msgs.12289.dat"
+    data.write_bytes(bytes(data.stat().st_size))
+    repair(capsys, store)
+    assert served(store) == (ALL - {10, 11, 12}, 13)
+
+
+def test_messages_of_a_slice_whose_version_alone_is_damaged_are_kept(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flip(store / "channel.0" / "msgs.12289.dat", 0)
+    repair(capsys, store)
+    assert served(store) == (ALL, 13)
+
+
+def test_the_newest_slice_goes_without_its_data_and_the_sequence_goes_on(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.remove(store / "channel.0" / "msgs.12289.dat")
+    # It is up to a second late.
+    os.remove(store / "channel.0" / "confirmed.bin")
     repair(capsys, store)
     assert served(store) == (ALL - {10, 11, 12}, 13)
 

@@ -169,6 +169,24 @@ def test_where_it_held_nothing_but_copies_nothing_is_missing() -> None:
     )
 
 
+def test_what_lies_behind_the_copies_that_its_index_names_is_hidden_and_told() -> None:
+    """Late bytes of a former owner, or copies that the index does not name yet."""
+    tree = fenced(newer=False, late="x")
+    tree["foo/msgs.4097.idx"] = index_of([11])
+    lose(tree, 4097)
+    text = (
+        "no message is in it, its index ends with sequence 11, and lower slices go on behind that"
+    )
+    assert damage(disk_of(tree)) == [("foo/msgs.4097.dat", text)]
+    node = start(disk_of(tree))
+    assert (node.store.quarantined, contents(node)) == (["foo"], [*ACKED, (11, b"x11")])
+    disk, steps, aside = repaired(disk_of(tree))
+    kept = "kept 11 messages, left out 0 bad records and 1 that do not count"
+    assert ("foo/msgs.1.dat", kept) in steps
+    assert aside["foo/msgs.1.dat"] == tree["foo/msgs.1.dat"]
+    assert contents(start(disk, 6)) == [*ACKED, (11, b"x11")]
+
+
 def test_what_was_confirmed_below_it_is_never_hidden() -> None:
     tree = fenced(newer=True)
     end = len(tree["foo/msgs.1.dat"] or b"")
@@ -178,6 +196,28 @@ def test_what_was_confirmed_below_it_is_never_hidden() -> None:
     twelve = [*ACKED, (11, b"refused11"), (12, b"refused12")]
     assert (node.store.quarantined, contents(node)) == (["foo"], twelve + HIGHER)
     assert contents(start(repaired(disk_of(tree))[0], 6)) == twelve + HIGHER
+
+
+@how
+def test_without_syncs_it_is_no_damage_and_what_it_ends_stays_hidden_all_the_same(
+    lost: str,
+) -> None:
+    tree = fenced(newer=False)
+    lose(tree, 4097, lost)
+    disk = disk_of(tree)
+    options = FileStoreOptions(sync=False)
+    node = Node(disk, Owner(3), options)
+    if lost == "zeros":
+        # Of no version that a server writes.
+        assert node.store.quarantined == ["foo"]
+        return
+    assert (node.store.quarantined, contents(node), node.channel().last) == ([], ACKED, 20)
+    assert node.put(b"next") == {}
+    again = Node(disk.crash(process_only=True), Owner(4), options)
+    assert (again.store.quarantined, contents(again)) == ([], [*ACKED, (21, b"next")])
+    again.store.close()
+    last = Node(again.disk.sibling(), Owner(5), options)
+    assert (last.store.quarantined, contents(last)) == ([], [*ACKED, (21, b"next")])
 
 
 def test_below_all_others_and_behind_a_seal_it_tells_nothing() -> None:

@@ -16,7 +16,7 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import RecoveryError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
-from ftstan.stores.file.recovery import judging, opening
+from ftstan.stores.file.recovery import measure, opening
 from ftstan.wire.block import MsgBlock
 from tests.filenode import Owner
 from tests.sim.disk import CrashMode
@@ -151,12 +151,12 @@ def test_no_more_than_a_batch_is_passed_over_and_no_index_that_may_be_half_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stores = (1, range(1, 6), "old"), (2, range(4, 7), "new")
-    monkeypatch.setattr(judging, "_ORIGINALS_BATCH", 2)
+    monkeypatch.setattr(measure, "_ORIGINALS_BATCH", 2)
     assert original(*stores, named=3).store.quarantined == []
-    monkeypatch.setattr(judging, "_ORIGINALS_BATCH", 1)
+    monkeypatch.setattr(measure, "_ORIGINALS_BATCH", 1)
     assert original(*stores, named=3).store.quarantined == ["foo"]
-    monkeypatch.setattr(judging, "_ORIGINALS_BATCH", 1024)
-    monkeypatch.setattr(judging, "_ORIGINALS_BUFFER", 3)
+    monkeypatch.setattr(measure, "_ORIGINALS_BATCH", 1024)
+    monkeypatch.setattr(measure, "_ORIGINALS_BUFFER", 3)
     assert original(*stores, named=3).store.quarantined == ["foo"]
 
 
@@ -447,7 +447,7 @@ def test_slices_whose_data_are_no_files_hide_what_lies_behind_the_lowest_of_them
     put(tree, 1, range(1, 10))
     for number, first in ((2, 6), (3, 4)):
         tree[f"foo/msgs.{number}.dat"] = None
-        tree[f"foo/msgs.{number}.idx"] = index_of(range(first, first + 2))
+        tree[f"foo/msgs.{number}.idx"] = index_of(range(first, first + 2), "other")
     disk = fresh()
     disk.add_tree("/store", tree)
     node = Node(disk, Owner(2))

@@ -77,8 +77,7 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
         slog.end_inherited()
         for s in list(slog.slices):
             # It may have gone since the step before.
-            at = bisect_left(slog.slices, s.number, key=_number)
-            if at < len(slog.slices) and slog.slices[at] is s:
+            if _is_among(slog.slices, s):
                 _cut(env, slog, s)
                 yield True
         live = {s.number for s in slog.slices}
@@ -135,6 +134,14 @@ def _put_index(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     slog.let_go(s.number)
     whole = records.VERSION + index
     put_file(env, slog.dirfd, idx_name(s.number), lambda fd: env.disk.pwrite(fd, whole, 0))
+
+
+def _is_among(slices: list[Slice], s: Slice) -> bool:
+    at = bisect_left(slices, s.number, key=_number)
+    if at < len(slices) and slices[at] is s:
+        return True
+    # An original's may be numbered in another order than their messages.
+    return any(other is s for other in slices)
 
 
 def _number(s: Slice) -> int:

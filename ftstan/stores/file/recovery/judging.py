@@ -210,8 +210,8 @@ def _judge_lost(v: ChannelVerdict) -> None:
     """What the index of a slice without records names was durable, and may be acknowledged."""
     told = {file for file, _ in v.damage}
     for number, seal in sorted(v.seals.items()):
-        if seal.first <= seal.last and dat_name(number) not in told:
-            v.damage.append((dat_name(number), lost.words(seal)))
+        if seal.is_damage and dat_name(number) not in told:
+            v.damage.append((dat_name(number), seal.words))
 
 
 def _check_confirmed_seals(

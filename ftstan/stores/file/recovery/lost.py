@@ -24,12 +24,30 @@ _ENTRY = records.INDEX_SIZE
 class Seal:
     """Of the slices below ``number`` nothing counts from sequence ``first`` on.
 
-    ``first`` to ``last`` are missing; none are if ``last`` is lower.
+    ``first`` to ``last`` are missing; none are if ``last`` is lower. ``hides``: then a lower slice
+    has others behind them all the same, and an index that its owner was killed over may not name
+    all copies.
     """
 
     number: int
     first: int
     last: int
+    hides: bool = False
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether something that was acknowledged may be gone or hidden."""
+        return self.first <= self.last or self.hides
+
+    @property
+    def words(self) -> str:
+        """What is wrong with the slice."""
+        if self.first <= self.last:
+            return f"no message is in it, its index names sequences {self.first} to {self.last}"
+        return (
+            f"no message is in it, its index ends with sequence {self.last}, and lower slices go "
+            "on behind that"
+        )
 
 
 def find_seal(
@@ -49,12 +67,8 @@ def find_seal(
         first = max(first, confirmed.sequence + 1)
     if end is not None and first >= end:
         return None
-    return Seal(number, first, last if end is None else min(last, end - 1))
-
-
-def words(seal: Seal) -> str:
-    """What is wrong with such a slice."""
-    return f"no message is in it, its index names sequences {seal.first} to {seal.last}"
+    hides = first > last and records.find_entry(below, first) * _ENTRY < len(below)
+    return Seal(number, first, last if end is None else min(last, end - 1), hides)
 
 
 def may_end(number: int, filled: list[int]) -> bool:

@@ -476,6 +476,15 @@ class ChannelFiles:
         s.odd = ""
 
     @property
+    def missing(self) -> list[lost.Seal]:
+        """The slices of ours whose messages are gone, unless others have all of them."""
+        return [
+            seal
+            for seal in self.lost
+            if seal.is_damage and dat_name(seal.number) not in self.irregular
+        ]
+
+    @property
     def unused(self) -> set[str]:
         """Names of the indexes without data that end nothing and are nobody's."""
         there = {s.number for s in self.all} | {seal.number for seal in self.lost}

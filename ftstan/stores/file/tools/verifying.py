@@ -23,7 +23,6 @@ from ftstan.base.errors import FtstanError
 from ftstan.base.reserved import is_reserved
 from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.slices import dat_name, show
-from ftstan.stores.file.recovery import lost
 from ftstan.stores.file.recovery.damage import FOREIGN
 from ftstan.stores.file.rootfiles import find_occupied
 from ftstan.stores.file.state import repaired
@@ -233,10 +232,8 @@ class ChannelCheck:
 
     def check_lost(self) -> Iterator[StoreFinding]:
         """Slices of ours that have an index and no message."""
-        for seal in self._files.lost:
-            file = dat_name(seal.number)
-            if seal.first <= seal.last and file not in self._files.irregular:
-                yield self._found(DefectKind.DAMAGE, file, lost.words(seal))
+        for seal in self._files.missing:
+            yield self._found(DefectKind.DAMAGE, dat_name(seal.number), seal.words)
 
     def _judge(self, s: SliceFile, bad: Bad, *, top: bool) -> Iterator[StoreFinding]:
         is_foreign = bad.why == plain(FOREIGN)
