@@ -62,6 +62,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
         *("stores/test_recovery_slices.py", "stores/test_findings.py"),
         *("stores/test_recovery_damage.py", "stores/test_foreign_writes.py"),
         *("stores/test_irregular.py", "stores/test_recovery_names.py", "stores/test_exhausted.py"),
+        "stores/test_grown_files.py",
     ),
     "ftstan.stores.file.recovery.opening": (
         *("stores/test_recovery_slices.py", "stores/test_recovery_names.py"),
