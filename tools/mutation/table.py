@@ -10,7 +10,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "ftstan.ft.direct": ("ft/test_direct.py", "ft/test_late_mounts.py"),
     "ftstan.ft.epoch": (
         *("ft/test_epoch.py", "ft/test_raise.py", "ft/test_replaced_epoch.py"),
-        *("ft/test_history.py", "ft/test_attack_fencing.py"),
+        *("ft/test_history.py", "ft/test_mixed.py", "ft/test_attack_fencing.py"),
     ),
     "ftstan.ft.epoch_loss": ("ft/test_epoch_loss.py",),
     "ftstan.ft.epoch_records": ("ft/test_epoch_records.py", "ft/test_epoch.py"),
@@ -62,6 +62,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
         *("stores/test_recovery_slices.py", "stores/test_findings.py"),
         *("stores/test_recovery_damage.py", "stores/test_foreign_writes.py"),
         *("stores/test_irregular.py", "stores/test_recovery_names.py", "stores/test_exhausted.py"),
+        "stores/test_grown_files.py",
     ),
     "ftstan.stores.file.recovery.opening": (
         *("stores/test_recovery_slices.py", "stores/test_recovery_names.py"),
@@ -69,6 +70,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
         *("stores/test_recovery_damage.py", "stores/test_confirmed.py", "stores/test_purging.py"),
     ),
     "ftstan.stores.file.recovery.quarantine": (
+        "stores/test_quarantine.py",
         *("stores/test_recovery_slices.py", "stores/test_recovery_damage.py"),
     ),
     "ftstan.stores.file.recovery.rolling_back": ("stores/test_rolling_back.py",),

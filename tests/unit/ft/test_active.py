@@ -226,9 +226,11 @@ def test_who_has_not_started_says_nothing() -> None:
 
 
 def test_a_confirmation_that_nobody_asked_for_sends_nothing(node: Node) -> None:
+    node.now += 0.8
     assert node.on(Confirmed()) == []
     assert node.on(HeartbeatHeard(replace(PEER, epoch=6))) == [ConfirmNow()]
     node.on(Stopped())
+    node.now += 0.8
     assert node.on(Confirmed()) == []
     assert len(node.sent) == 1
 

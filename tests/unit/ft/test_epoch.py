@@ -693,6 +693,29 @@ def test_a_confirmer_that_storage_refuses_names_the_file_and_the_errno(call: str
     assert owner.disk.open_handles == before
 
 
+def test_behind_one_claim_that_came_to_nothing_an_owner_announces_the_number_it_goes_on_to() -> (
+    None
+):
+    owner = Owner(new_store())
+    activation = owner.claim()
+    owner.disk.add_tree(ROOT, {"ft.claim.2": b""})
+    written: list[int] = []
+
+    def hook(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "pwrite":
+            written.append(int(str(args[-1])) // SLOT_SIZE)
+
+    owner.disk.on_call = hook
+    raised = claim_next(
+        *(owner.disk, owner.root, activation), clock=ManualClock(), cause=Cause.RAISED
+    )
+    # Its own slot first, so that whoever claims the lower number finds it used.
+    assert (raised.epoch, written) == (3, [3, 2, 3])
+    state = read_state(owner.disk, owner.root)
+    assert (state.newest, state.top, state.claims) == (raised.record(), 3, (1, 2, 3))
+    assert state.present
+
+
 def test_a_record_that_somebody_has_put_into_our_slot_ends_the_owner_that_raises() -> None:
     owner = Owner(new_store())
     activation = owner.claim()

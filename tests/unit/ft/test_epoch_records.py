@@ -82,7 +82,12 @@ def test_names_too_long_for_the_slot_are_cut() -> None:
 @pytest.mark.parametrize("field", ["server_id", "host", "name"])
 def test_a_name_that_is_cut_within_a_letter_is_read_as_far_as_it_goes(field: str) -> None:
     whole = "\N{EURO SIGN}" * 200
-    read = decode_slot(encode_slot(replace(RECORD, **{field: whole})), 3)
+    record = {
+        "server_id": replace(RECORD, server_id=whole),
+        "host": replace(RECORD, host=whole),
+        "name": replace(RECORD, name=whole),
+    }[field]
+    read = decode_slot(encode_slot(record), 3)
     assert read is not None
     found = getattr(read, field)
     assert found.endswith("\N{REPLACEMENT CHARACTER}")

@@ -536,9 +536,9 @@ def test_what_an_index_names_beyond_what_is_proven_is_no_entry_of_a_record() -> 
     assert entries_of(channel.env, channel.fd, fewer) == index_of([1, 2])[4:]
 
 
-def scattered() -> tuple[Channel, Found]:
-    """A slice in which the index passes over a record of sequence 3."""
-    blocks = [block_of([1, 2], "x"), block_of([3], "old"), block_of([3, 4], "x")]
+def scattered(*behind: int) -> tuple[Channel, Found]:
+    """A slice in which the index passes over a record of sequence 3, and names these behind it."""
+    blocks = [block_of([1, 2], "x"), block_of([3], "old"), block_of(behind, "x")]
     data, index = VERSION, VERSION
     for at, block in enumerate(blocks):
         if at != 1:
@@ -548,8 +548,14 @@ def scattered() -> tuple[Channel, Found]:
     return channel, channel.one()
 
 
+def test_one_entry_that_does_not_continue_the_one_before_is_followed() -> None:
+    channel, f = scattered(3)
+    assert f.scattered
+    assert dense(channel.env, channel.fd, f) == VERSION + record_bytes(1, 2, 3)
+
+
 def test_a_slice_whose_records_are_not_in_one_piece_can_be_read_as_if_they_were() -> None:
-    channel, f = scattered()
+    channel, f = scattered(3, 4)
     before = channel.disk.open_handles
     assert f.scattered
     assert (f.first, f.last) == (1, 4)

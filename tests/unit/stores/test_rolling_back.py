@@ -185,6 +185,13 @@ def test_a_channel_that_was_never_synced_goes_but_for_what_an_original_wrote() -
     assert found == files(expected)
 
 
+def test_the_last_slice_that_an_original_can_have_is_one_of_its() -> None:
+    tree = channel((4096, range(1, 6)), (4097, range(6, 9)))
+    found = started(disk_with(tree), owner=Owner(2, ours_from=4097), replayed_before=True)
+    assert found["msgs.4096.dat"] == tree["foo/msgs.4096.dat"]
+    assert "msgs.4097.dat" not in found
+
+
 def test_the_first_slice_of_ours_is_one_of_them() -> None:
     tree = channel((1, range(1, 6)))
     assert started(disk_with(tree), replayed_before=True) == {"subs.dat": VERSION}
