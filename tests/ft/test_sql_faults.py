@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
