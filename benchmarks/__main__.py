@@ -13,13 +13,25 @@ import tempfile
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from benchmarks import codec, compare, groups, idle, monitor, plot, recovery, rows, starting
+from benchmarks import (
+    codec,
+    compare,
+    encryption,
+    groups,
+    idle,
+    monitor,
+    plot,
+    recovery,
+    rows,
+    starting,
+)
 from benchmarks.patterns import PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STEPS = "record code"
+ENCRYPTION = "encryption"
 CHOICE = "choice of queue members"
 STARTS = "starts"
 PAGES = "pages"
@@ -40,6 +52,8 @@ def main() -> None:
         found = rows.run(patterns, options)
     if _wanted(STEPS, options.only):
         codec.run(128, options.rounds)
+    if _wanted(ENCRYPTION, options.only):
+        encryption.run(options)
     if _wanted(CHOICE, options.only):
         groups.run(128, options.rounds)
     if _wanted(PAGES, options.only):

@@ -87,8 +87,10 @@ def main() -> None:
                     _pattern(base, pattern, options)
         # What the patterns have left would be recovered, too.
         with _database(driver) as base:
-            _recovery(base, options)
-            _takeovers(base, options)
+            _takeovers(base, "1 channel", options)
+        with _database(driver) as base:
+            name = _recovery(base, options)
+            _takeovers(base, name, options)
 
 
 @contextmanager
@@ -195,8 +197,8 @@ def _connection(base: Database) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def _recovery(base: Database, options: argparse.Namespace) -> None:
-    """Starts on a database whose server was killed."""
+def _recovery(base: Database, options: argparse.Namespace) -> str:
+    """Starts on a database whose server was killed; returns what is in it, in words."""
     each = max(options.messages // options.channels, 1)
     # The pair comes behind it.
     words = [*_words(base), "-cid", GROUP_CLUSTER]
@@ -213,11 +215,12 @@ def _recovery(base: Database, options: argparse.Namespace) -> None:
             seconds.append((ready - began).total_seconds())
             memory = max(memory, resident_mb(server.pid))
             server.kill()
+    name = f"{each * options.channels:,} messages in {options.channels:,} channels"
     print(
-        f"  recovery of {each * options.channels:,} messages in {options.channels:,} channels: "
-        f"{statistics.median(seconds):.2f} s, RSS {size_of(memory * _MIB)}",
+        f"  recovery of {name}: {statistics.median(seconds):.2f} s, RSS {size_of(memory * _MIB)}",
         flush=True,
     )
+    return name
 
 
 def _fill(base: Database, channels: int, each: int) -> None:
@@ -253,10 +256,10 @@ def _fill(base: Database, channels: int, each: int) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def _takeovers(base: Database, options: argparse.Namespace) -> None:
+def _takeovers(base: Database, name: str, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as made:
         pair = Pair(Path(made), ["-store", "sql", *_words(base)], [])
-        ft.ends(f"  {base.driver}, kill -9", pair, signal.SIGKILL, [b"channel.0"], options)
+        ft.ends(f"  {name}, kill -9", pair, signal.SIGKILL, [b"channel.0"], options)
 
 
 if __name__ == "__main__":

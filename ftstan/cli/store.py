@@ -70,6 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     source = databases.find_database(arguments)
     if source is not None and arguments.verb == "purge":
         return store_purge.purge_database(arguments, source)
+    if source is not None and arguments.verb == "rekey":
+        from ftstan.cli.store_rekey import rekey_database  # noqa: PLC0415
+
+        return rekey_database(arguments, source)
     if source is not None:
         from ftstan.cli import store_sql  # noqa: PLC0415
 

@@ -100,6 +100,17 @@ def compact(arguments: argparse.Namespace) -> int:
 def rekey(arguments: argparse.Namespace) -> int:
     """Encrypt every payload with the first key, or decrypt all."""
     # Before the store is owned: a wrong word must not cost an epoch.
+    ring, label, counted = rekey_words(arguments)
+    to_plain = arguments.to_plain
+
+    def work(env: FileEnv, only: bytes | None, advance: Callable[[int], None]) -> Changed:
+        return rekey_store(env, ring, to_plain=to_plain, only=only, progress=advance)
+
+    return _change(arguments, label, work, counted)
+
+
+def rekey_words(arguments: argparse.Namespace) -> tuple[KeyRing, str, str]:
+    """The keys, what is being done, and what is counted. Raises ``ConfigError``."""
     ring = keys_named(arguments, cipher=arguments.encryption_cipher)
     if ring is None:
         raise ConfigError(
@@ -112,14 +123,9 @@ def rekey(arguments: argparse.Namespace) -> int:
             "--encryption-cipher and --to-plain exclude each other",
             hint="leave --encryption-cipher out: nothing is encrypted",
         )
-    to_plain = arguments.to_plain
-    label = "decrypting" if to_plain else "encrypting"
-    counted = "messages_decrypted" if to_plain else "messages_encrypted"
-
-    def work(env: FileEnv, only: bytes | None, advance: Callable[[int], None]) -> Changed:
-        return rekey_store(env, ring, to_plain=to_plain, only=only, progress=advance)
-
-    return _change(arguments, label, work, counted)
+    if arguments.to_plain:
+        return ring, "decrypting", "messages_decrypted"
+    return ring, "encrypting", "messages_encrypted"
 
 
 def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | None:
@@ -178,12 +184,17 @@ def _change(
         with progress(label, total, shown=arguments.output == "table") as advance:
             rows = work(env, only, advance)
         last(env, owned.owner)
+    say_changed(arguments, rows, counted)
+    return EXIT_CLEAN
+
+
+def say_changed(arguments: argparse.Namespace, rows: Changed, counted: str) -> None:
+    """Say how much of each channel was changed."""
     if arguments.output == "json":
         print_json({"channels": [{"name": text_of(name), counted: count} for name, count in rows]})
-    else:
-        for name, count in rows:
-            say(f"{text_of(name)}: {count} {counted.replace('_', ' ')}")
-    return EXIT_CLEAN
+        return
+    for name, count in rows:
+        say(f"{text_of(name)}: {count} {counted.replace('_', ' ')}")
 
 
 def _only(arguments: argparse.Namespace, env: FileEnv) -> bytes | None:

@@ -1,6 +1,7 @@
 """A store that a tool owns for a while, a directory or a database, and opens as a server does.
 
-Who serves it is not disturbed, and the tool is refused. For ``store copy`` and ``store purge``.
+Who serves it is not disturbed, and the tool is refused. For ``store copy`` and ``store purge``, and
+for ``store rekey`` of a database.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from ftstan.ft.ownership import StoreOwner
     from ftstan.stores.interface import Recovered, Store
+    from ftstan.stores.sql.fence import Fence
     from ftstan.stores.sql.session import Session
     from ftstan.stores.sql.source import Source
 
@@ -98,7 +100,7 @@ def owned(word: str, source: Source | None, *, crc_poly: int) -> Iterator[End]:
     Raises ``FtstanError``: ``StoreError`` if a server has it, or if a directory holds no store.
     """
     if source is not None:
-        with _owned_database(source) as database:
+        with owned_database(source) as database:
             yield database
         return
     if not os.path.exists(os.path.join(word, SERVER)):
@@ -200,7 +202,7 @@ class _Directory:
 
 
 @contextlib.contextmanager
-def _owned_database(source: Source) -> Iterator[_Database]:
+def owned_database(source: Source) -> Iterator[OwnedDatabase]:
     """Own a database for a while, as a server that starts. Raises ``FtstanError``."""
     watch = Watch(source)
     owner = SqlOwner(source, server_id=Nuid().next(), clock=SystemClock(), connecting=watch.connect)
@@ -209,7 +211,7 @@ def _owned_database(source: Source) -> Iterator[_Database]:
         _take(owner)
         owner.activate(cause=Cause.TOOL)
         with _ticking(owner):
-            yield _Database(owner)
+            yield OwnedDatabase(owner)
     finally:
         owner.close()
         watch.close()
@@ -254,7 +256,7 @@ def _ticking(owner: SqlOwner) -> Iterator[None]:
         thread.join()
 
 
-class _Database:
+class OwnedDatabase:
     """A database that this process owns."""
 
     holds_gaps = True
@@ -264,14 +266,23 @@ class _Database:
 
     @property
     def place(self) -> str:
+        """What and where it is."""
         return f"database {self._owner.path}"
 
-    def open(self) -> tuple[Store, Recovered]:
+    @property
+    def fence(self) -> Fence:
+        """By which everything is written."""
+        return self._owner.fence
+
+    def open(self) -> tuple[SqlStore, Recovered]:
+        """Its store, and what that has recovered. Raises ``FtstanError``."""
         store = SqlStore(self._owner.fence, SystemClock())
         store.set_limits(UNLIMITED)
         return store, store.recover()
 
     def clear(self) -> None:
+        """Remove an unfinished copy. Raises ``StoreError`` if it holds anything else."""
+
         def held(session: Session) -> list[str]:
             return [table for table in _TABLES if session.query(f"SELECT 1 FROM {table} LIMIT 1")]
 
@@ -295,6 +306,8 @@ class _Database:
             self._owner.fence.transaction(partial(_empty, table=table))
 
     def guard(self) -> None:
+        """Let no server start on it. Raises ``StoreError``."""
+
         def write(session: Session) -> None:
             session.execute("DELETE FROM ServerInfo")
             session.execute(

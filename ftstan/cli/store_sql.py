@@ -40,7 +40,6 @@ _FILES_ONLY = {
     "repair": "correct or restore it with the database's own tools",
     "compact": "there is nothing to compact",
     "handover": "an original serves it as it is",
-    "rekey": "ftstanctl store copy it into a directory, rekey that, and copy it back",
 }
 
 

@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 
 #: The row of ``StoreLock`` is raised at least so often (seconds): originals wait 4.5 s for it.
 _TICK_S: Final = 1.0
+#: A standby looks at the owner's transactions so often (seconds).
+_NOTE_S: Final = 1.0
+#: Which connection asks for its session's number, one after the other: some order shows a pool that
+#: gives out the session that was free first, and one that gives out the last one.
+_ASKED: Final = ("data", "lock", "data", "data", "lock", "lock", "data")
 
 
 class CountedLock(SqlLock):
@@ -113,6 +118,7 @@ class SqlOwner:
         self.fence.answered = self._has_answered
         self._activation: Activation | None = None
         self.answered_at: float | None = None
+        self._noted_at: float | None = None
         self.holder: EpochRecord | None = None
         self.is_fit: Callable[[int], bool] = lambda _epoch: True
 
@@ -128,6 +134,29 @@ class SqlOwner:
         """Raise ``StoreError`` unless the database can be reached and used."""
         self.fence.read(lambda session: session.check())
         self.fence.read(lambda session: session.query("SELECT id FROM StoreLock"))
+        self._check_sessions()
+
+    def _check_sessions(self) -> None:
+        """Raise ``StoreError`` if something in between shares sessions among connections: a name
+        that a session holds would keep nobody out, and settings would be somebody else's.
+
+        Which session a pool takes next is its own affair, so each connection asks several times.
+        """
+        numbers: dict[str, set[int]] = {"data": set(), "lock": set()}
+        for who in _ASKED:
+            number = (
+                self.fence.read(lambda session: session.number())
+                if who == "data"
+                else self.lock.session_number()
+            )
+            numbers[who].add(number)
+        if len(numbers["data"]) == len(numbers["lock"]) == 1 and numbers["data"] != numbers["lock"]:
+            return
+        raise StoreError(
+            "sql: a connection does not keep its session: a pool in transaction mode, or a "
+            "balancer, is in between, and the lock would keep nobody out",
+            hint="connect to the database itself, or through a pool in session mode",
+        )
 
     # ---- looking
 
@@ -152,8 +181,20 @@ class SqlOwner:
             self.lock.acquire(create=create)
         except LockBusyError:
             self._has_answered()
+            self._note_owners_work()
             raise
         self._has_answered()
+
+    def _note_owners_work(self) -> None:
+        """Look at the owner's transactions now and then: a database that lacks some of them later
+        is not served by this member.
+        """
+        now = self._clock.mono()
+        if self._noted_at is None or now - self._noted_at >= _NOTE_S:
+            self._noted_at = now
+            # Whether the database answers is the lock's to say.
+            with contextlib.suppress(StoreError):
+                self.fence.look()
 
     def read_owner(self) -> EpochRecord | None:
         """The newest activation, ``None`` if there was none. Raises ``StoreError``."""

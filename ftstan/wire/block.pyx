@@ -291,6 +291,29 @@ cdef class SubEvents:
             for i in range(self.count)
         ]
 
+    def by_sub(self):
+        """``{sub_id: [(acked, [sequences]), ...]}``: those of each subscription, in their order."""
+        cdef Py_ssize_t i
+        cdef SubEvent* event
+        cdef dict found = {}
+        cdef list runs = None
+        cdef tuple run
+        cdef uint64_t last = 0
+        for i in range(self.count):
+            event = &self.events[i]
+            if runs is None or event.sub_id != last:
+                last = event.sub_id
+                runs = found.get(last)
+                if runs is None:
+                    runs = found[last] = []
+            if runs:
+                run = runs[len(runs) - 1]
+                if (run[0] is True) == bool(event.acked):
+                    (<list>run[1]).append(event.seq)
+                    continue
+            runs.append((bool(event.acked), [event.seq]))
+        return found
+
     def count_acked(self):
         """How many of them are acknowledgements."""
         cdef Py_ssize_t i

@@ -28,6 +28,7 @@ ROWS = {
     "index entries": 1,
     "scan of an index": 1,
     "scan of data": 1,
+    **{f"{c}, {size} bytes": 2 for c in ("AES", "CHACHA") for size in (128, 1024)},
     "a group of 10 members": 3,
     "a group of 1000 members": 3,
     "20,000 messages after a clean stop": 3,

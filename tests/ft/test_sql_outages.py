@@ -31,11 +31,17 @@ EXIT_FENCED = 75
 _SCRIPT = ROOT / "tools" / "sql_servers.sh"
 
 
-def _run(what: str, servers: SqlServers) -> None:
+def run_script(
+    what: str, servers: SqlServers, driver: str = "", *, wrap: tuple[str, ...] = ()
+) -> None:
+    """Start, stop or kill private servers, both or the one of ``driver``, with syncs.
+
+    ``wrap``: words before the command.
+    """
     # A file: the servers go on with what they are started with, and nobody would see its end.
     with (servers.place / "said").open("w+", encoding="utf-8") as said:
         done = subprocess.run(
-            [str(_SCRIPT), what, str(servers.place)],
+            [*wrap, str(_SCRIPT), what, str(servers.place), *([driver] if driver else [])],
             env={
                 **os.environ,
                 "PG_PORT": str(servers.pg),
@@ -58,9 +64,9 @@ def servers() -> Iterator[SqlServers]:
     place = Path(tempfile.mkdtemp(prefix="ftsql-", dir="/tmp"))
     place.chmod(0o755)
     made = SqlServers(place, *free_ports(2))
-    _run("start", made)
+    run_script("start", made)
     yield made
-    _run("kill", made)
+    run_script("kill", made)
     shutil.rmtree(place, ignore_errors=True)
 
 
@@ -96,8 +102,8 @@ def test_a_database_that_comes_back_at_once_is_gone_on_with(
     load = Load()
     load.join(client)
     load.run(500)
-    _run(what, servers)
-    _run("start", servers)
+    run_script(what, servers)
+    run_script("start", servers)
     _read_until(load, client, time.monotonic() + 5)
     load.give_up()
     if not server.running:
@@ -120,10 +126,10 @@ def test_a_server_whose_database_stays_away_ends_with_one_line(
     load = Load()
     load.join(client)
     load.run(300)
-    _run("stop", servers)
+    run_script("stop", servers)
     assert server.status(within=30) == EXIT_FENCED
     assert "Traceback" not in server.text()
-    _run("start", servers)
+    run_script("start", servers)
     _read_until(load, client, time.monotonic() + 1)
     load.give_up()
     server = _start(stage, words, ports)

@@ -138,7 +138,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help=f"merge slices up to this size (default {_SLICE_BYTES})",
         )
     _purge(commands.choices["purge"])
-    for name in ("ls", "du", "dump", "verify", "purge"):
+    for name in ("ls", "du", "dump", "verify", "purge", "rekey"):
         _database(commands.choices[name])
     _copy(commands)
     for name in ("dump", "verify", "rekey"):

@@ -154,6 +154,12 @@ class SqlChannel:
         """The messages that are staged."""
         return self._staged
 
+    @property
+    def only_messages(self) -> MsgBlock | None:
+        """The messages that are staged, if nothing else of the channel is to be written."""
+        is_written = self.is_stored and self.limits_stored and not self._changes
+        return self._staged if is_written else None
+
     def write(self, session: Session) -> None:
         """Everything that is staged but the messages, inside a transaction."""
         numbers = limits_as_stored(self.limits)

@@ -21,13 +21,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.base.errors import FencedError, ReleasedError, StoreError
 from ftstan.stores.sql import tables
-from ftstan.stores.sql.session import LOCK_WAIT_MS, LostError, RightsError, TransientError
+from ftstan.stores.sql.session import (
+    LOCK_WAIT_MS,
+    LostError,
+    ReadOnlyError,
+    RightsError,
+    TransientError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.stores.sql.session import Session
     from ftstan.stores.sql.tables import EpochRow, HistoryRow
+    from ftstan.wire.block import MsgBlock
 
 T = TypeVar("T")
 
@@ -66,6 +73,8 @@ class Fence:
         self.epoch = 0
         """That of the present activation, 0 if there is none."""
         self._done = 0
+        self._seen = (0, 0)
+        """The newest epoch and transaction that this process knows to have been committed."""
         self._is_proven = False
         """Whether the batch that ``confirm`` is asked about has proven that the database is ours.
         """
@@ -94,6 +103,8 @@ class Fence:
         """The row as it is, without waiting for anybody. Raises ``StoreError``."""
         row = self.read(tables.read_epoch)
         self.answered()
+        if row is not None:
+            self._seen = max(self._seen, (row.epoch, row.done))
         return row
 
     def activate(self, lock_id: str, history: Callable[[EpochRow, str], HistoryRow]) -> HistoryRow:
@@ -101,13 +112,15 @@ class Fence:
 
         Whoever owned the database before can commit nothing from the return on. ``history`` makes
         what is noted, of the row that was found and the token. Raises ``FencedError`` if somebody
-        else was faster, and ``StoreError``.
+        else was faster, and ``StoreError``; also if the database shows less than this process has
+        seen of it.
         """
         self.forget()
         session = self.session()
         session.check()
         tables.create(session)
         row = tables.read_epoch(session)
+        self._require_whole(row)
         if row is None:
             tables.make_epoch(session, secrets.token_hex(16))
             row = tables.read_epoch(session)
@@ -154,8 +167,22 @@ class Fence:
         values = (self.epoch, ending, at_ns, self.epoch, self._token)
         self.session().execute(tables.END, values)
 
+    def _require_whole(self, row: EpochRow | None) -> None:
+        """Raise ``StoreError`` if the row is older than one that was seen."""
+        epoch, done = (row.epoch, row.done) if row is not None else (0, 0)
+        if (epoch, done) < self._seen:
+            raise StoreError(
+                f"sql: the database lacks transactions that were committed (it shows epoch {epoch} "
+                f"with {done} transactions, and this server has seen epoch {self._seen[0]} with "
+                f"{self._seen[1]}): was it failed over to a replica that was behind, or restored?",
+                hint="bring back the database that has them, or restart this server to serve what "
+                "is left",
+            )
+
     def forget(self) -> None:
         """The database is not ours any more, or is given back; the session is closed."""
+        if self.epoch:
+            self._seen = max(self._seen, (self.epoch, self._done))
         self.epoch = 0
         self._token = ""
         self._lost = None
@@ -241,14 +268,7 @@ class Fence:
             try:
                 session.commit()
             except StoreError as error:
-                try:
-                    has_landed = self._has_landed(number, epoch or self.epoch, error)
-                except LostError as unknown:
-                    # It is told to whoever asked, who may be no part of the road: nothing of this
-                    # owner goes on, whatever the database says later.
-                    self._lost = FencedError(unknown.text, hint=unknown.hint)
-                    raise
-                if not has_landed:
+                if not self._find_out(number, epoch or self.epoch, error):
                     tries += 1
                     if tries >= _TRIES:
                         raise StoreError(error.text, hint=error.hint) from error
@@ -257,6 +277,61 @@ class Fence:
             self._is_proven |= proves
             self.answered()
             return result
+
+    def insert(self, channel: int, block: MsgBlock) -> bool:
+        """Store messages of one channel by one statement, with the fence in it.
+
+        Returns whether the database has such a statement for them; if not, nothing is done. Raises
+        as ``transaction``, and proves what that does.
+        """
+        self._require()
+        number = self._done + 1
+        fence = (number, self.epoch, number - 1, self._lock_id)
+        tries = 0
+        deadline = time.monotonic() + _REACH_S
+        while True:
+            try:
+                session = self.session()
+            except LostError as error:
+                self._wait(deadline, error)
+                continue
+            if not session.inserts_at_once(block):
+                return False
+            try:
+                count = session.insert_at_once(fence, channel, block)
+            except ReadOnlyError as error:
+                self.drop()
+                self._wait(deadline, error)
+                continue
+            except LostError as error:
+                if self._find_out(number, self.epoch, error):
+                    break
+                self._wait(deadline, error)
+                continue
+            except TransientError as error:
+                tries += 1
+                if tries >= _TRIES:
+                    raise StoreError(error.text, hint=error.hint) from error
+                self._sleep(_RETRY_S * tries / 4)
+                continue
+            if count != len(block):
+                self._check_row(session)
+                raise self._unlocked()
+            break
+        self._done = number
+        self._is_proven = True
+        self.answered()
+        return True
+
+    def _find_out(self, number: int, epoch: int, error: StoreError) -> bool:
+        """As ``_has_landed``; if that cannot be found out, this owner does not go on."""
+        try:
+            return self._has_landed(number, epoch, error)
+        except LostError as unknown:
+            # It is told to whoever asked, who may be no part of the road: nothing of this owner
+            # goes on, whatever the database says later.
+            self._lost = FencedError(unknown.text, hint=unknown.hint)
+            raise
 
     def read(self, work: Callable[[Session], T]) -> T:
         """Read something, on a new connection if the old one is lost. Raises ``StoreError``."""

@@ -137,6 +137,18 @@ class SqlLock:
                 raise
             return ",".join(f"{name}:{tick}" for name, tick in rows).encode()
 
+    def session_number(self) -> int:
+        """The server's number of the session that has, or would have, the name.
+
+        Raises ``StoreError``.
+        """
+        with self._mutex:
+            try:
+                return self._any_session().number()
+            except LostError:
+                self._drop()
+                raise
+
     def seize(self) -> None:
         """Take it from an owner that is silent: its session is ended. Raises ``LockFaultError``."""
         with self._mutex:

@@ -254,6 +254,10 @@ class MysqlSession(Session):
 
     # ---- the server
 
+    def number(self) -> int:
+        """That of the connection."""
+        return int(self.query("SELECT CONNECTION_ID()")[0][0])
+
     def check(self) -> None:
         """Refuse tables without transactions."""
         bad = sorted(str(name) for name, engine in self.query(_ENGINES) if engine != "InnoDB")

@@ -98,6 +98,19 @@ class Session(ABC):
     def insert_messages(self, blocks: Sequence[tuple[int, MsgBlock]]) -> None:
         """Insert the messages of these channel numbers. Raises ``StoreError``."""
 
+    def inserts_at_once(self, block: MsgBlock) -> bool:
+        """Whether ``insert_at_once`` takes these messages."""
+        del block
+        return False
+
+    def insert_at_once(self, fence: Sequence[object], channel: int, block: MsgBlock) -> int:
+        """Pass the fence and insert messages in one statement that commits itself.
+
+        ``fence``: the parameters of ``tables.FENCE``. Returns how many were inserted: none if the
+        fence let nobody pass. Raises ``StoreError``; after ``LostError`` nobody knows.
+        """
+        raise NotImplementedError
+
     # ---- transactions
 
     def begin(self) -> None:
@@ -142,6 +155,10 @@ class Session(ABC):
         """
 
     # ---- the server
+
+    @abstractmethod
+    def number(self) -> int:
+        """The server's own number of the session that answers. Raises ``StoreError``."""
 
     @abstractmethod
     def check(self) -> None:

@@ -331,6 +331,11 @@ class SqlStore:
     def _commit_parts(
         self, channels: Sequence[SqlChannel], clients: Sequence[ClientInfo | bytes]
     ) -> None:
+        if len(channels) == 1 and not clients:
+            (channel,) = channels
+            block = channel.only_messages
+            if block is not None and self._fence.insert(channel.number, block):
+                return
         blocks: list[tuple[int, MsgBlock]] = [
             (channel.number, channel.staged) for channel in channels if channel.staged is not None
         ]
@@ -457,6 +462,10 @@ class SqlStore:
         """There are no files."""
         del most
         return []
+
+    def number_of(self, name: bytes) -> int:
+        """The number of a channel that there is, under which its rows stand."""
+        return self._channels[name].number
 
     # ---- the end
 

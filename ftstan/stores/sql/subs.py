@@ -64,23 +64,23 @@ class SubRecord:
     """Rows of the kind that is not written now."""
     is_stored: bool = False
 
-    def sent(self, sequence: int) -> None:
-        """The sequence was sent and waits for its acknowledgement."""
-        self.last_sent = max(self.last_sent, sequence)
-        self.pending.add(sequence)
-        if sequence in self.written:
-            self.acked.discard(sequence)
+    def sent(self, sequences: list[int]) -> None:
+        """The sequences were sent and wait for their acknowledgement."""
+        self.last_sent = max(self.last_sent, *sequences)
+        self.pending.update(sequences)
+        if self.written:
+            self.acked.difference_update(sequences)
+            self.added.update(set(sequences).difference(self.written))
         else:
-            self.added.add(sequence)
+            self.added.update(sequences)
 
-    def acknowledge(self, sequence: int) -> None:
-        """The sequence was acknowledged."""
-        self.last_sent = max(self.last_sent, sequence)
-        self.pending.discard(sequence)
-        if sequence in self.written:
-            self.acked.add(sequence)
-        else:
-            self.added.discard(sequence)
+    def acknowledge(self, sequences: list[int]) -> None:
+        """The sequences were acknowledged."""
+        self.last_sent = max(self.last_sent, *sequences)
+        self.pending.difference_update(sequences)
+        self.added.difference_update(sequences)
+        if self.written:
+            self.acked.update(self.written.intersection(sequences))
 
     @property
     def is_changed(self) -> bool:
@@ -165,14 +165,15 @@ class SubBook:
         """Take the events, and leave none."""
         records = self._records
         changed = self._changed
-        for kind, sub_id, sequence in events.items():
+        for sub_id, runs in events.by_sub().items():
             record = records.get(sub_id)
             if record is None:
                 continue
-            if kind == "sent":
-                record.sent(sequence)
-            else:
-                record.acknowledge(sequence)
+            for acked, sequences in runs:
+                if acked:
+                    record.acknowledge(sequences)
+                else:
+                    record.sent(sequences)
             changed.add(sub_id)
         events.clear()
 

@@ -13,11 +13,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ftstan.base.errors import DamageError
 from ftstan.stores.encryption import payloads
-from ftstan.stores.encryption.cipher import CODES, NONCE_SIZE
+from ftstan.stores.encryption.cipher import NONCE_SIZE
+from ftstan.stores.encryption.renewal import (
+    ADD_THE_KEY,
+    Marks,
+    decrypted,
+    is_told_plain,
+    refusal,
+    require_plainly_plain,
+)
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.exact import append_block, empty, put_file
 from ftstan.stores.file.log.slices import show
@@ -29,8 +37,6 @@ from ftstan.stores.file.tools.changing import rewrite, source_of
 from ftstan.stores.file.tools.reading import ChannelFiles, channel_names
 from ftstan.stores.file.tools.rewriting import check_exact
 from ftstan.stores.file.tools.verifying import DefectKind, StoreFinding
-from ftstan.stores.marks import mark_of
-from ftstan.wire.codec import decode_msg_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock
 
 _ALL = 1 << 62
-_CODES: Final = frozenset(CODES.values())
 
 
 def rekey_store(
@@ -84,7 +89,9 @@ class _Rekeying:
         Raises ``DamageError`` for one that cannot be rewritten.
         """
         source = source_of(env)
-        marks = _Marks(env, self._ring, to_plain=self._to_plain)
+        remembered = Remembered(env)
+        marks = Marks(remembered.load(), self._ring, to_plain=self._to_plain)
+        remembered.close()
         for name in channel_names(source)[0] if only is None else [only]:
             keys = self._ring.channel(name)
             with ChannelFiles(source, name) as files:
@@ -93,22 +100,11 @@ class _Rekeying:
                         self._check_block(name, block, keys, marks)
         self._remarked = marks.changed()
 
-    def _check_block(self, name: bytes, block: MsgBlock, keys: ChannelKeys, marks: _Marks) -> None:
-        plain, bad, error = payloads.unseal(block, 0, _ALL, _ALL, keys.decrypt, fast=keys.fast)
-        if error is not None:
-            raise _refusal(name, bad, error.text, "add the key that wrote it to the file")
+    def _check_block(self, name: bytes, block: MsgBlock, keys: ChannelKeys, marks: Marks) -> None:
+        plain = decrypted(name, block, keys)
         self._payloads += payloads.count_others(plain, _is_nothing)
-        if self._to_plain and payloads.count_others(plain, _is_told_plain):
-            for i in range(len(plain)):
-                data = payloads.stored_data(plain, i)
-                if data and not _is_told_plain(data):
-                    raise _refusal(
-                        name,
-                        plain.sequence(i),
-                        f"begins with the byte {data[0]}, and would look encrypted where it is "
-                        "plain",
-                        "purge it, or keep the store encrypted",
-                    )
+        if self._to_plain:
+            require_plainly_plain(name, plain)
         marks.look(plain)
 
     def work(
@@ -121,7 +117,7 @@ class _Rekeying:
         del max_bytes
         check_exact(files)
         keys = self._ring.channel(files.name)
-        is_right = _is_told_plain if self._to_plain else keys.is_of_first_key
+        is_right = is_told_plain if self._to_plain else keys.is_of_first_key
         changed = 0
         for s in files.slices:
             old = sum(payloads.count_others(block, is_right) for block in _readable(files, s))
@@ -178,7 +174,7 @@ class _Rekeying:
         # A message that no key decrypts is met before anything is changed.
         for block in _readable(files, s):
             if (found := _first_bad(block, 0, keys)) is not None:
-                raise _refusal(files.name, *found, "add the key that wrote it to the file")
+                raise refusal(files.name, *found, ADD_THE_KEY)
         put_file(env, files.dirfd, s.idx, empty)
         put_file(env, files.dirfd, s.dat, write_data)
         put_file(env, files.dirfd, s.idx, lambda fd: env.disk.pwrite(fd, index, 0))
@@ -210,41 +206,6 @@ def _remove_cuts(env: FileEnv, dirfd: int) -> None:
         env.disk.fsync(dirfd)
 
 
-class _Marks:
-    """The check values of remembered publishes, made anew as their messages are met."""
-
-    def __init__(self, env: FileEnv, ring: KeyRing, *, to_plain: bool) -> None:
-        keys = [*ring.mark_keys(), b""]
-        self._keys = keys
-        self._key = b"" if to_plain else keys[0]
-        remembered = Remembered(env)
-        self._window = remembered.load()
-        remembered.close()
-        self._by_sequence: dict[int, list[bytes]] = {}
-        for digest, at in self._window.items():
-            self._by_sequence.setdefault(at.sequence, []).append(digest)
-        self._is_changed = False
-
-    def look(self, plain: MsgBlock) -> None:
-        """Messages of a channel, decrypted."""
-        if not self._by_sequence:
-            return
-        for i in range(len(plain)):
-            if digests := self._by_sequence.get(plain.sequence(i)):
-                _, _, _, data, timestamp, _, _ = decode_msg_proto(plain.payload(i))
-                made = mark_of(timestamp, data, self._key)
-                known = {mark_of(timestamp, data, key) for key in self._keys} - {made}
-                for digest in digests:
-                    at = self._window[digest]
-                    if at.mark in known:
-                        self._window[digest] = at._replace(mark=made)
-                        self._is_changed = True
-
-    def changed(self) -> dict[bytes, StoredAt] | None:
-        """The whole window in its order, ``None`` if it is as it was."""
-        return self._window if self._is_changed else None
-
-
 def set_mark(env: FileEnv, *, encrypted: bool) -> None:
     """Have ``server.dat`` say whether the store is encrypted, durable on return.
 
@@ -258,21 +219,9 @@ def set_mark(env: FileEnv, *, encrypted: bool) -> None:
         file.write(replace(info, encrypted=encrypted))
 
 
-def _refusal(name: bytes, sequence: int, why: str, cure: str) -> DamageError:
-    return DamageError(
-        f'channel "{show(name)}" message {sequence}: {why}',
-        hint=f"this message and those behind it are as they were; {cure}, and run this again",
-    )
-
-
 def _is_nothing(data: bytes) -> bool:
     del data
     return False
-
-
-def _is_told_plain(data: bytes) -> bool:
-    """Whether a payload is taken for a plain one."""
-    return data[0] not in _CODES
 
 
 def check_payloads(source: Source, name: bytes, ring: KeyRing) -> Iterator[StoreFinding]:

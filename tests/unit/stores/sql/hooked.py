@@ -38,6 +38,15 @@ class Hooked:
         self._inner.insert_messages(blocks)
         self._steps.run("after insert", self)
 
+    def inserts_at_once(self, block: Any) -> bool:
+        return self._steps.at_once and self._inner.inserts_at_once(block)
+
+    def insert_at_once(self, fence: Any, channel: int, block: Any) -> int:
+        self._steps.run("before at once", self)
+        count = self._inner.insert_at_once(fence, channel, block)
+        self._steps.run("after at once", self)
+        return count
+
     def commit(self) -> None:
         self._steps.run("before commit", self)
         self._inner.commit()
@@ -61,7 +70,11 @@ class Steps:
         "after commit",
     )
 
-    def __init__(self) -> None:
+    AT_ONCE = ("before at once", "after at once")
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        """``at_once``: messages may go by one statement, which has these steps alone."""
+        self.at_once = at_once
         self._at: dict[str, Callable[[Hooked], None]] = {}
         self.calls: list[str] = []
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.clock import SystemClock
-from ftstan.base.errors import FencedError, StoreError
+from ftstan.base.errors import FencedError, LockBusyError, StoreError
 from ftstan.config.limits import Limits
 from ftstan.ft.sqlaccess import SqlOwner
 from ftstan.stores.contract.place import FREE, block_of, messages
@@ -99,6 +99,73 @@ def test_a_successor_takes_over_while_the_owner_is_frozen_at_any_step(
     former.close()
 
 
+@pytest.mark.parametrize("sql_text", ["postgres"], indirect=True)
+@pytest.mark.parametrize("step", Steps.AT_ONCE)
+def test_a_statement_with_the_fence_in_it_writes_nothing_behind_a_takeover(
+    source: Source, step: str
+) -> None:
+    steps = Steps(at_once=True)
+    former = Owner(source, steps=steps)
+    assert former.put(b"a") == {}
+    former.store.confirm()
+    # The channel is there: from here on one statement does it.
+    steps.calls.clear()
+    assert former.put(b"b") == {}
+    former.store.confirm()
+    assert steps.calls == ["before at once", "after at once"]
+    successors: list[Owner] = []
+    seen: list[list[int]] = []
+
+    def take_over(_session: Hooked) -> None:
+        successors.append(Owner(source))
+        seen.append([s for s, _ in messages(successors[0].channel)])
+        assert successors[0].put(b"successor") == {}
+
+    steps.at(step, take_over)
+    landed = step == "after at once"
+    if landed:
+        assert former.put(b"late", b"later") == {}
+    with pytest.raises(FencedError):
+        former.put(b"late", b"later")
+    assert seen == [[1, 2, 3, 4] if landed else [1, 2]]
+    assert _rows(source) == ([1, 2, 3, 4, 5] if landed else [1, 2, 3])
+    with pytest.raises(FencedError):
+        former.store.confirm()
+    successors[0].close()
+    former.close()
+
+
+@pytest.mark.parametrize("sql_text", ["postgres"], indirect=True)
+@pytest.mark.parametrize("step", Steps.AT_ONCE)
+def test_a_statement_with_the_fence_in_it_is_done_once_whenever_its_connection_ends(
+    source: Source, step: str
+) -> None:
+    steps = Steps(at_once=True)
+    owner = Owner(source, steps=steps)
+    assert owner.put(b"a") == {}
+    steps.at(step, Hooked.lose)
+    assert owner.put(b"b", b"c") == {}
+    owner.store.confirm()
+    assert owner.put(b"d") == {}
+    assert [s for s, _ in messages(owner.channel)] == [1, 2, 3, 4] == _rows(source)
+    owner.close()
+
+
+@pytest.mark.parametrize("sql_text", ["postgres"], indirect=True)
+def test_an_original_that_has_taken_the_row_stops_a_statement_with_the_fence_in_it(
+    source: Source,
+) -> None:
+    owner = Owner(source, steps=Steps(at_once=True))
+    assert owner.put(b"a") == {}
+    session = connect(source)
+    session.execute("UPDATE StoreLock SET id = 'an original server'")
+    session.close()
+    with pytest.raises(FencedError, match="StoreLock"):
+        owner.put(b"b")
+    assert _rows(source) == [1]
+    owner.close()
+
+
 def test_a_landed_commit_that_did_not_answer_is_not_done_again(source: Source) -> None:
     steps = Steps()
     owner = Owner(source, steps=steps)
@@ -150,6 +217,44 @@ def test_a_database_that_lacks_acknowledged_transactions_is_refused(source: Sour
         owner.store.confirm()
     with pytest.raises(FencedError):
         owner.put(b"b")
+    owner.close()
+
+
+@pytest.mark.parametrize("lost", ["a transaction", "an epoch", "everything"])
+def test_a_member_serves_no_database_that_shows_less_than_it_has_seen(
+    source: Source, lost: str
+) -> None:
+    """A replica that was behind takes the place of the primary: both connections end."""
+    owner = Owner(source)
+    assert owner.put(b"a") == {}
+    standby = SqlOwner(source, server_id="standby", clock=SystemClock())
+    with pytest.raises(LockBusyError):
+        standby.try_lock()
+    owner.owner.lock.release()
+    session = connect(source)
+    session.execute(
+        {
+            "a transaction": "UPDATE ftstan_epoch SET done = done - 1",
+            "an epoch": "UPDATE ftstan_epoch SET epoch = epoch - 1, done = done + 7",
+            "everything": "DELETE FROM ftstan_epoch",
+        }[lost]
+    )
+    if lost != "a transaction":
+        session.execute("DELETE FROM ftstan_history")
+    session.close()
+    standby.fence.drop()
+    standby.try_lock()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="lacks transactions that were committed") as caught:
+            standby.activate()
+    assert "restart this server to serve what is left" in caught.value.hint
+    standby.close()
+    # Whoever has not seen them cannot know.
+    another = Owner(source)
+    assert another.put(b"b") == {}
+    another.close()
+    with pytest.raises(FencedError):
+        owner.put(b"c")
     owner.close()
 
 

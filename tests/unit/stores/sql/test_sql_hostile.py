@@ -23,7 +23,7 @@ from ftstan.stores.sql import channel as channels
 from ftstan.stores.sql import fence, mysql, postgres
 from ftstan.stores.sql import lock as locks
 from ftstan.stores.sql.connecting import connect
-from ftstan.stores.sql.session import LostError, TransientError
+from ftstan.stores.sql.session import LostError
 from ftstan.stores.sql.source import parse
 from tests.contract.sqlplaces import SqlPlace, empty
 from tests.processes import PATIENCE_S
@@ -136,26 +136,6 @@ def test_a_deleted_channel_goes_in_steps_that_the_next_owner_goes_on_with(
 
 
 # ---- the database undoes, waits, refuses
-
-
-def test_a_deadlock_is_tried_again(place: SqlPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, channel = opened(place)
-    assert isinstance(channel, channels.SqlChannel)
-    put(store, channel, b"a")
-    times = [0]
-    write = channel.write
-
-    def fail_twice(session: Session) -> None:
-        times[0] += 1
-        if times[0] <= 2:
-            raise TransientError("deadlock found")
-        write(session)
-
-    channel.write = fail_twice  # type: ignore[method-assign]
-    put(store, channel, b"b")
-    assert times == [3]
-    assert messages(channel) == [(1, b"a"), (2, b"b")]
-    store.abandon()
 
 
 def test_a_row_that_somebody_has_locked_is_waited_for(place: SqlPlace, session: Session) -> None:
