@@ -265,6 +265,13 @@ def _channel_moved(arguments: argparse.Namespace, servers: Servers) -> int:
     return _say(arguments, "channel", answer.note)
 
 
+def _channel_move(arguments: argparse.Namespace, servers: Servers) -> int:
+    # Late: no other command of these needs it.
+    from ftstan.cli import move  # noqa: PLC0415
+
+    return move.run(arguments, servers)
+
+
 def _channel_redrive(arguments: argparse.Namespace, servers: Servers) -> int:
     # Late: no other command of these needs a client.
     from ftstan.cli import redrive  # noqa: PLC0415
@@ -529,6 +536,7 @@ _RUN: dict[str, dict[str, Callable[[argparse.Namespace, Servers], int]]] = {
         "create": _channel_create,
         "delete": _channel_delete,
         "moved": _channel_moved,
+        "move": _channel_move,
         "purge": _channel_purge,
         "redrive": _channel_redrive,
     },

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ftstan.nats.control import Control
     from ftstan.nats.embedded import NatsServerChild
     from ftstan.node.cluster_peers import ClusterPeers
+    from ftstan.node.moving import Moving
     from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.interface import StoreKind
 
@@ -274,6 +275,12 @@ class PartitionPart(Protocol):
     """The exchange with other partitions (``partition.Partitioning``), for the other parts."""
 
     partition: Partition | None
+    moving: Moving | None
+    """Channels that move to other partitions or come from them; ``None``: there are none."""
+
+    def limits(self, limits: StoreLimits) -> StoreLimits:
+        """What holds on this server, if ``limits`` is what the configuration says."""
+        ...
 
 
 def _control(*arguments: Any, **named: Any) -> Control:
