@@ -237,17 +237,19 @@ class Stage:
         monitor: int = 0,
         cluster: str = CLUSTER,
         wrap: Sequence[str] = (),
+        program: Sequence[str] = ("ftstan.cli.server",),
     ) -> Server:
         """Start ftstan with ``words`` behind the usual ones.
 
-        ``wrap`` stands before the whole command.
+        ``wrap`` stands before the whole command. ``program``: another module that runs it, and what
+        goes before its words.
 
         It has an embedded nats-server unless the words bring ``-ns``. Does not wait for anything.
         """
         free = free_ports(2)
         port = port or free[0]
         monitor = monitor or free[1]
-        command = [*wrap, sys.executable, "-m", "ftstan.cli.server", "-cid", cluster]
+        command = [*wrap, sys.executable, "-m", *program, "-cid", cluster]
         command += ["-a", HOST, "-p", str(port), "-m", str(monitor), *words]
         server = Server(
             command, self.directory / f"{name}.log", port=port, monitor=monitor, store=self.store

@@ -602,6 +602,9 @@ class Serving:
         self.broker.answered = {
             key: known.get(key, 0) + answered.get(key, 0) for key in {*known, *answered}
         }
+        if self.broker.taken is None:
+            # A successor of ours would get such a copy, too.
+            self.broker.taken = []
         self._forget_at = self._clock.mono() + _LATE_COPIES_S
 
     # ---- planned hand-over

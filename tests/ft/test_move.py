@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.ft.client import StanClient
 from tests.ft.load import CHANNEL, Load
 from tests.ft.operator import Said, run
-from tests.processes import CLUSTER, READY, until
+from tests.ft.mortal_mover import STEPS
+from tests.processes import CLUSTER, READY, free_ports, until
 
 if TYPE_CHECKING:
     from tests.ft.client import Subscription
@@ -33,9 +34,13 @@ class Pair:
     a: Server
     b: Server
     starts: int = 0
+    ports: dict[str, int] = field(default_factory=dict)
 
-    def start(self, name: str, channels: str = "", *words: str) -> Server:
-        """Start a server (again) with its datastore and list."""
+    def start(self, name: str, channels: str = "", *words: str, dies: str = "") -> Server:
+        """Start a server (again) with its datastore, its ports and a list.
+
+        ``dies``: the step of a move at which it kills itself.
+        """
         channels = channels or {"a": f"{NAME},foo", "b": "baz"}[name]
         entries = "\n".join(f'        "{entry}": {{}}' for entry in channels.split(","))
         file = self.stage.directory / f"{name}.conf"
@@ -43,10 +48,13 @@ class Pair:
             f"partitioning: true\nstore_limits: {{\n    channels: {{\n{entries}\n    }}\n}}\n"
         )
         self.starts += 1
+        self.ports.setdefault(name, free_ports(1)[0])
         server = self.stage.server(
             f"{name}{self.starts}",
             *("-sc", str(file), "-ns", self.nats.url, "-store", "file"),
             *("-dir", str(self.stage.directory / name), ALLOWED, *words),
+            monitor=self.ports[name],
+            program=("tests.ft.mortal_mover", dies) if dies else ("ftstan.cli.server",),
         )
         setattr(self, name, server)
         return server
@@ -69,6 +77,12 @@ class Pair:
         command = [sys.executable, "-m", "ftstan.cli.ctl", *self.words(*words)]
         return self.stage.run("ctl", command)
 
+    def moves(self) -> list[dict[str, Any]]:
+        """What the servers know of moves."""
+        said = self.say("--status", "--output", "json")
+        assert said.status == 0, said
+        return sorted(said.json["moves"], key=lambda row: row["step"])
+
     @property
     def to_b(self) -> tuple[str, str]:
         return "--to", self.name_of(self.b)
@@ -81,10 +95,11 @@ class Pair:
         return f"{socket.gethostname()}:{server.monitor}"
 
 
-def two(stage: Stage, *words: str) -> Pair:
+def two(stage: Stage, *words: str, dies: str = "") -> Pair:
     pair = Pair(stage, stage.nats(), None, None)  # type: ignore[arg-type]
     for name in ("a", "b"):
-        pair.start(name, "", *words).wait_for(READY)
+        step = dies if dies and STEPS[dies] == name else ""
+        pair.start(name, "", *words, dies=step).wait_for(READY)
     return pair
 
 
@@ -132,3 +147,43 @@ def test_a_channel_moves_under_its_publishers_and_readers(stage: Stage) -> None:
     assert "has moved to" in pair.a.text()
     assert "served by" in child.text()
     assert f'take out of channels: "{NAME}"' in child.text()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_server_that_is_killed_at_any_step_loses_and_repeats_nothing(
+    stage: Stage, step: str
+) -> None:
+    victim = STEPS[step]
+    pair = two(stage, dies=step)
+    load = Load()
+    reader = client_of(pair.nats, "reader")
+    durable = reader.subscribe(CHANNEL, durable=b"dur", ack_wait=1)
+    load.join(client_of(pair.nats, "publisher"))
+    load.run(500)
+    child = pair.begin(*pair.to_b)
+    dying = getattr(pair, victim)
+    end = time.monotonic() + 60
+    while dying.running:
+        assert time.monotonic() < end, f"nobody came to that step\n{child.tail()}"
+        load.press(64)
+        reader.nats.read(0.005)
+    # With the list of before the move: it serves what it must serve, and nothing else.
+    pair.start(victim).wait_for(READY)
+    load.press(64)
+    said = pair.say(*pair.to_b)
+    assert said.status == 0, said
+    load.give_up()
+    load.run(200)
+    load.settle()
+    contents = client_of(pair.nats, "judge").read_all(CHANNEL)
+    load.judge(contents)
+    read_on(reader, durable, contents)
+    # And so do both after another start.
+    for name in ("a", "b"):
+        getattr(pair, name).kill()
+        pair.start(name).wait_for(READY)
+    load.give_up()
+    load.run(200)
+    load.settle()
+    load.judge(client_of(pair.nats, "judge2").read_all(CHANNEL))
+    assert [row["step"] for row in pair.moves()] == ["gone", "taken"]

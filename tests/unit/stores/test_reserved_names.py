@@ -37,6 +37,7 @@ TAKEN = [
     b"ft.claim.999999999999999999",
     b"ft.claim.100000",
     b"ft.epoch",
+    b"ft.moves",
     b"ft.watch",
     b"FT.Epoch",
     b"ft.anything",
