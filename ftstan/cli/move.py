@@ -168,7 +168,7 @@ def _watch(arguments: argparse.Namespace, servers: Servers, target: NodeStatus) 
     told = failing = ""
     failing_at = time.monotonic()
     while True:
-        row = _row_at(arguments, servers, target)
+        row = _row_at(arguments, servers)
         if row is not None and row["step"] == Step.TAKEN:
             return _tell_done(arguments, servers, target, row)
         now = time.monotonic()
@@ -192,10 +192,10 @@ def _watch(arguments: argparse.Namespace, servers: Servers, target: NodeStatus) 
         time.sleep(_LOOK_EVERY_S)
 
 
-def _row_at(arguments: argparse.Namespace, servers: Servers, target: NodeStatus) -> Row | None:
+def _row_at(arguments: argparse.Namespace, servers: Servers) -> Row | None:
     """What the target says, or who has its datastore by now."""
     try:
-        for one, row in _moves(servers, arguments.name):
+        for _one, row in _moves(servers, arguments.name):
             if row["side"] == "target":
                 return row
     except (NatsError, RefusedError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -11,9 +12,9 @@ import pytest
 
 from tests.ft.client import StanClient
 from tests.ft.load import CHANNEL, Load
-from tests.ft.operator import Said, run
 from tests.ft.mortal_mover import STEPS
-from tests.processes import CLUSTER, READY, free_ports, until
+from tests.ft.operator import Said, run
+from tests.processes import CLUSTER, READY, free_ports
 
 if TYPE_CHECKING:
     from tests.ft.client import Subscription
@@ -90,8 +91,6 @@ class Pair:
     @staticmethod
     def name_of(server: Server) -> str:
         """What a server is called by its monitoring port."""
-        import socket
-
         return f"{socket.gethostname()}:{server.monitor}"
 
 

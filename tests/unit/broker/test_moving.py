@@ -13,12 +13,11 @@ from ftstan.broker import arrivals, managing, partition
 from ftstan.broker.arrivals import Arrival
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.partition import Partition
-from ftstan.stores.interface import StoredSub
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, PubAck, deliveries, pub_acks, sequences
 
 if TYPE_CHECKING:
-    from ftstan.stores.interface import ChannelStore
+    from ftstan.stores.interface import ChannelStore, StoredSub
 
 FOO = b"foo"
 PUBLISH = SUBJECTS.publish.encode()
