@@ -1,10 +1,12 @@
 """A server that kills itself at one step of a move: ``python -m tests.ft.mortal_mover STEP ...``.
 
-``STEPS`` are all of them, in the order in which a move comes to them, with whose they are.
+``STEPS`` are all of them, in the order in which a move comes to them, with whose they are. With
+``STALLS`` a target comes no further.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -45,6 +47,8 @@ STEPS: Final = {
     "after taken": "b",
     "after _take": "b",
 }
+#: The target has copied, and does not ask for the hand-over.
+STALLS: Final = "stall _freeze"
 
 
 def _die() -> None:
@@ -82,10 +86,17 @@ def _kept(step: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return keep
 
 
+async def _stall(*_: Any) -> None:
+    await asyncio.sleep(3600)
+
+
 def arm(step: str) -> None:
     """Let this process die there."""
     Moving.keep = _kept(step, Moving.keep)  # type: ignore[method-assign]
     name = step.partition(" ")[2]
+    if step == STALLS:
+        MoveTarget._freeze = _stall  # type: ignore[assignment]
+        return
     part = MoveSource if STEPS[step] == "a" else MoveTarget
     if hasattr(part, name):
         setattr(part, name, _around(step, name, getattr(part, name)))

@@ -12,9 +12,9 @@ import pytest
 
 from tests.ft.client import StanClient
 from tests.ft.load import CHANNEL, Load
-from tests.ft.mortal_mover import STEPS
+from tests.ft.mortal_mover import STALLS, STEPS
 from tests.ft.operator import Said, run
-from tests.processes import CLUSTER, READY, free_ports
+from tests.processes import CLUSTER, READY, free_ports, until
 
 if TYPE_CHECKING:
     from tests.ft.client import Subscription
@@ -37,7 +37,9 @@ class Pair:
     starts: int = 0
     ports: dict[str, int] = field(default_factory=dict)
 
-    def start(self, name: str, channels: str = "", *words: str, dies: str = "") -> Server:
+    def start(
+        self, name: str, channels: str = "", *words: str, dies: str = "", store: str = "file"
+    ) -> Server:
         """Start a server (again) with its datastore, its ports and a list.
 
         ``dies``: the step of a move at which it kills itself.
@@ -52,8 +54,8 @@ class Pair:
         self.ports.setdefault(name, free_ports(1)[0])
         server = self.stage.server(
             f"{name}{self.starts}",
-            *("-sc", str(file), "-ns", self.nats.url, "-store", "file"),
-            *("-dir", str(self.stage.directory / name), ALLOWED, *words),
+            *("-sc", str(file), "-ns", self.nats.url, "-store", store),
+            *("-dir", str(self.stage.directory / name), *(words or (ALLOWED,))),
             monitor=self.ports[name],
             program=("tests.ft.mortal_mover", dies) if dies else ("ftstan.cli.server",),
         )
@@ -94,11 +96,11 @@ class Pair:
         return f"{socket.gethostname()}:{server.monitor}"
 
 
-def two(stage: Stage, *words: str, dies: str = "") -> Pair:
+def two(stage: Stage, *, dies: str = "") -> Pair:
     pair = Pair(stage, stage.nats(), None, None)  # type: ignore[arg-type]
     for name in ("a", "b"):
-        step = dies if dies and STEPS[dies] == name else ""
-        pair.start(name, "", *words, dies=step).wait_for(READY)
+        step = dies if dies and STEPS.get(dies, "b") == name else ""
+        pair.start(name, dies=step).wait_for(READY)
     return pair
 
 
@@ -186,3 +188,133 @@ def test_a_server_that_is_killed_at_any_step_loses_and_repeats_nothing(
     load.settle()
     load.judge(client_of(pair.nats, "judge2").read_all(CHANNEL))
     assert [row["step"] for row in pair.moves()] == ["gone", "taken"]
+
+
+# ---- what operators do
+# --------------------------------------------------------------------------------------------------
+
+
+def served(pair: Pair, count: int = 100) -> Load:
+    """Publish so many messages, all of which are answered."""
+    load = Load()
+    load.join(client_of(pair.nats, "publisher"))
+    load.run(count)
+    load.settle()
+    return load
+
+
+def test_a_dry_run_says_what_would_be_and_changes_nothing(stage: Stage) -> None:
+    pair = two(stage)
+    load = served(pair)
+    said = pair.say(*pair.to_b, "--dry-run")
+    assert said.status == 0, said
+    assert "can move from" in said.out
+    assert f'add to channels: "{NAME}": {{ max_msgs: 1000000' in said.out
+    assert pair.moves() == []
+    load.run(10)
+    load.settle()
+
+
+def test_a_move_is_taken_back_while_it_is_under_way_and_not_afterwards(stage: Stage) -> None:
+    pair = two(stage, dies=STALLS)
+    load = served(pair)
+    child = pair.begin(*pair.to_b)
+    until(lambda: [row for row in pair.moves() if row["copied"]], "the copy")
+    assert [row["step"] for row in pair.moves()] == ["copying", "offered"]
+    said = pair.say("--undo")
+    assert said.status == 0, said
+    assert "the copy is removed" in said.out
+    assert pair.moves() == []
+    load.run(10)
+    load.settle()
+    child.kill()
+    pair.b.kill()
+    pair.start("b").wait_for(READY)
+    assert pair.say(*pair.to_b).status == 0
+    said = pair.say("--undo")
+    assert said.status == 1
+    assert "for good" in said.err
+    load.run(10)
+    load.settle()
+    load.judge(client_of(pair.nats, "judge").read_all(CHANNEL))
+
+
+def test_a_command_that_is_killed_leaves_a_move_that_goes_on(stage: Stage) -> None:
+    pair = two(stage)
+    load = served(pair, 3000)
+    child = pair.begin(*pair.to_b)
+    until(pair.moves, "the move to begin")
+    child.kill()
+    until(lambda: [row["step"] for row in pair.moves()] == ["gone", "taken"], "its end")
+    load.run(10)
+    load.settle()
+    load.judge(client_of(pair.nats, "judge").read_all(CHANNEL))
+    assert pair.say(*pair.to_b).status == 0
+
+
+def test_a_channel_goes_back_and_its_files_at_the_former_server_are_removed(stage: Stage) -> None:
+    pair = two(stage)
+    load = served(pair)
+    reader = client_of(pair.nats, "reader")
+    durable = reader.subscribe(CHANNEL, durable=b"dur")
+    back = ("--dir", str(stage.directory / "b"), "--to-dir", str(stage.directory / "a"))
+    for words in (pair.to_b, ("--to", pair.name_of(pair.a), *back), pair.to_b):
+        said = pair.say(*words)
+        assert said.status == 0, said
+        load.run(100)
+        load.settle()
+    said = pair.say("--remove-copy")
+    assert said.status == 0, said
+    assert not list((stage.directory / "a").glob(f"{NAME}/msgs.*"))
+    assert pair.say("--remove-copy").status == 1
+    for name in ("a", "b"):
+        getattr(pair, name).kill()
+        pair.start(name).wait_for(READY)
+    load.give_up()
+    load.run(100)
+    load.settle()
+    contents = client_of(pair.nats, "judge").read_all(CHANNEL)
+    load.judge(contents)
+    read_on(reader, durable, contents)
+
+
+def test_lists_that_were_put_right_serve_the_same(stage: Stage) -> None:
+    pair = two(stage)
+    load = served(pair)
+    assert pair.say(*pair.to_b).status == 0
+    for name, channels in (("a", "foo"), ("b", f"baz,{NAME}")):
+        getattr(pair, name).kill()
+        pair.start(name, channels).wait_for(READY)
+        assert "the list of this server" not in getattr(pair, name).text()
+    load.give_up()
+    load.run(100)
+    load.settle()
+    load.judge(client_of(pair.nats, "judge").read_all(CHANNEL))
+
+
+def test_what_cannot_move_is_refused_by_name(stage: Stage) -> None:
+    pair = Pair(stage, stage.nats(), None, None)  # type: ignore[arg-type]
+    key = str(stage.directory / "b.key")
+    pair.start("a", "*,foo.*").wait_for(READY)
+    pair.start("b", "bar.>", ALLOWED, "-admin_key", key, store="memory").wait_for(READY)
+    served(pair, 10)
+
+    def refused(*words: str) -> str:
+        said = pair.say(*words)
+        assert said.status == 1, said
+        assert said.err.count("\n") <= 2
+        return said.err
+
+    assert 'served by the entry "*"' in refused(*pair.to_b)
+    assert "no server nowhere answered" in refused("--to", "nowhere")
+    assert "no move of channel orders is under way" in refused("--undo")
+    pair.a.kill()
+    pair.start("a").wait_for(READY)
+    by_file = ("--to-dir", "", "--to-admin-key", key)
+    assert "a MEMORY store cannot keep what has moved" in refused(*pair.to_b, *by_file)
+    pair.b.kill()
+    pair.start("b", "", "-D").wait_for(READY)
+    assert "does not let channels move" in refused(*pair.to_b)
+    pair.b.kill()
+    pair.start("b").wait_for(READY)
+    assert pair.say(*pair.to_b).status == 0
