@@ -177,7 +177,9 @@ class Administration:
         """Carry out a request about a move to another partition, or from one."""
         moving = self._node.partitioning.moving
         if request.verb is Verb.MOVES:
-            return Answer(ok=True, rows=tuple(moving.rows() if moving is not None else ()))
+            return Answer(
+                ok=True, rows=tuple(moving.rows(request.after) if moving is not None else ())
+            )
         if moving is None:
             raise RefusedError(
                 "this server is not partitioned: there is no other one to move a channel to",

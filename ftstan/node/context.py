@@ -278,6 +278,13 @@ class PartitionPart(Protocol):
     moving: Moving | None
     """Channels that move to other partitions or come from them; ``None``: there are none."""
 
+    def look(self) -> None:
+        """Let what the datastore says of moves change the list. On the data plane.
+
+        Raises ``RecoveryError`` and ``StoreError``.
+        """
+        ...
+
     def limits(self, limits: StoreLimits) -> StoreLimits:
         """What holds on this server, if ``limits`` is what the configuration says."""
         ...

@@ -12,7 +12,6 @@ On the control thread; what touches the broker is posted to the data plane.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -187,7 +186,7 @@ class MoveSource:
                 await asyncio.wrap_future(closed)
                 await self._settle()
                 await asyncio.wrap_future(await node.call(self._close_acks))
-                self.frozen = await node.call(self._detach)
+                frozen = await node.call(self._detach)
         except (TimeoutError, NatsError, RefusedError, StoreError) as error:
             if is_closed:
                 await node.call(self._reopen)
@@ -195,12 +194,12 @@ class MoveSource:
                 raise RefusedError("the channel could not be frozen in time") from None
             raise
         log.stream.info(
-            f'Channel "{self._shown}" is frozen for its move at sequence {self.frozen.store.last}',
+            f'Channel "{self._shown}" is frozen for its move at sequence {frozen.store.last}',
             channel=self.name,
         )
-        store = self.frozen.store
+        store = frozen.store
         return _json(
-            freeze=self.frozen.id,
+            freeze=frozen.id,
             first=store.first,
             last=store.last,
             count=store.count,
@@ -267,7 +266,9 @@ class MoveSource:
         if known:
             final.append(Operation(Op.REMEMBER, b"", (known, len(known))))
         self._end_noting(serving)
-        return Frozen(Nuid().next(), store, subs, infos, encode_operations(final))
+        # Here, and not by who asked: it may have given up in this moment.
+        self.frozen = Frozen(Nuid().next(), store, subs, infos, encode_operations(final))
+        return self.frozen
 
     def _say_final(self, move: Move, asked: dict[str, Any]) -> bytes:
         frozen = self.frozen
@@ -276,7 +277,7 @@ class MoveSource:
         if move.step is Step.GONE:
             if self._final:
                 return self._final
-            store = self._moving.aside[self.name]
+            store = self._store(self._serving().broker)
             return encode_operations(sub_operations(self.name, store.recovered_subs()))
         raise RefusedError("the channel is not frozen any more")
 
@@ -311,9 +312,7 @@ class MoveSource:
         rows = [row for row in broker.publish_rows if row[1] == partition.sid_of(self.name)]
         channel = broker.channels.get(self.name)
         acks = ack_lines(channel.by_ack_inbox.values()) if channel is not None else b""
-        with contextlib.suppress(NatsError):
-            # A new connection subscribes to all of it.
-            serving.send(acks + b"".join(b"SUB %b %d\r\n" % row for row in rows))
+        serving.subscribe(acks + b"".join(b"SUB %b %d\r\n" % row for row in rows))
         serving.go_on()
 
     async def _watch_over(self) -> None:
@@ -343,6 +342,8 @@ class MoveSource:
             raise RefusedError("the channel is not frozen any more")
 
         def go() -> None:
+            if self.frozen is not frozen or self._moving.move(self.name) != move:
+                raise RefusedError("the channel is not frozen any more")
             self._moving.keep(self.name, move.to(Step.GONE))
             # Should anybody lose the record, the channel still takes nothing here.
             frozen.store.set_moved(b"")

@@ -58,6 +58,8 @@ _AGAIN_S: Final = 0.5
 _AGAIN_MOST_S: Final = 30.0
 _WITHIN_S: Final = 10.0
 _CANCEL_AGAIN_S: Final = 1.0
+#: Clients that are registered in one go.
+_LEARN_AT_ONCE: Final = 128
 #: How long what was kept waits for the source's last word.
 _PATIENCE_S: Final = 15.0
 
@@ -121,7 +123,7 @@ class MoveTarget:
                 await self._attempt()
             except FencedError as error:
                 self._node.fenced(error)
-            except (FtstanError, TimeoutError) as failure:
+            except (FtstanError, TimeoutError, KeyError, TypeError, ValueError) as failure:
                 why = _said(failure)
                 if why != self.error:
                     log.stream.warning(
@@ -202,8 +204,8 @@ class MoveTarget:
     def _drop(self) -> None:
         """Begin anew: what is here is no beginning of what the source has."""
         broker = self._serving().broker
-        self._moving.aside.pop(self.name, None)
         broker.store.delete_channel(self.name)
+        del self._moving.aside[self.name]
         self._stored = []
 
     async def _bring(self, store: ChannelStore, look: dict[str, Any]) -> None:
@@ -252,9 +254,8 @@ class MoveTarget:
             serving.go_on()
             return managing.promise_store(serving.broker, store)
 
-        promise = await self._node.call(put)
-        async with asyncio.timeout(_WITHIN_S):
-            await asyncio.wrap_future(promise)
+        # For as long as it takes: what is staged must not be staged again.
+        await asyncio.wrap_future(await self._node.call(put))
 
     # ---- letting go
     # ----------------------------------------------------------------------------------------------
@@ -263,12 +264,10 @@ class MoveTarget:
         told = decode_operations(await self._ask({"do": "note"}))
         infos = [op.argument for op in told if isinstance(op.argument, ClientInfo)]
 
-        def meet() -> Any:
-            serving = self._serving()
-            serving.learn_clients(infos)
-            return self._begin_arrival(serving)
-
-        done = await self._node.call(meet)
+        for at in range(0, len(infos), _LEARN_AT_ONCE):
+            some = infos[at : at + _LEARN_AT_ONCE]
+            await self._node.call(partial(self._meet, some))
+        done = await self._node.call(lambda: self._begin_arrival(self._serving()))
         async with asyncio.timeout(_WITHIN_S):
             await asyncio.wrap_future(done)
         await asyncio.sleep(_SPREAD_S)
@@ -277,6 +276,9 @@ class MoveTarget:
         await self._copy(store, int(look["first"]), int(look["last"]))
         said = await self._ask_json(do="freeze")
         return str(said["freeze"]), said
+
+    def _meet(self, infos: list[ClientInfo]) -> None:
+        self._serving().learn_clients(infos)
 
     def _begin_arrival(self, serving: Serving) -> Any:
         """Keep what is published from now on."""
@@ -297,9 +299,7 @@ class MoveTarget:
         serving = self._node.plane.serving
         if arrival is None or serving is None:
             return
-        sid = self._end_keeping(serving)
-        with contextlib.suppress(NatsError):
-            serving.send(b"UNSUB %d\r\n" % sid)
+        serving.subscribe(b"UNSUB %d\r\n" % self._end_keeping(serving))
         count = len(arrival.publishes) + arrival.dropped
         if count:
             log.stream.debug(f'Channel "{self._shown}": {count} publishes were kept for nothing')
@@ -388,9 +388,8 @@ class MoveTarget:
             sid = self._end_keeping(serving)
             partition.add(self.name)
             rows = publish_rows(broker.subjects.publish_all, partition)
-            with contextlib.suppress(NatsError):
-                # A new connection subscribes to it as well. A sid that is in use stays.
-                serving.send(b"".join(b"SUB %b %d\r\n" % row for row in rows if row[1] == sid))
+            # To NATS, a sid that is in use goes on.
+            serving.subscribe(b"".join(b"SUB %b %d\r\n" % row for row in rows if row[1] == sid))
             serving.leave_out(self._answered)
             arrival, self._arrival = self._arrival, None
             if arrival is not None:
@@ -437,10 +436,12 @@ def _object(data: bytes) -> dict[str, Any]:
     raise WireError("the source sent what cannot be read")
 
 
-def _said(failure: FtstanError | TimeoutError) -> str:
+def _said(failure: Exception) -> str:
     if isinstance(failure, FtstanError):
         return failure.text
-    return f"storage has not answered for {_WITHIN_S:g}s"
+    if isinstance(failure, TimeoutError):
+        return f"NATS has not answered for {_WITHIN_S:g}s"
+    return f"the source sent what cannot be read: {failure!r}"
 
 
 def _append(store: ChannelStore, block: MsgBlock) -> None:

@@ -88,8 +88,12 @@ class Moving:
             self.moves = owner.read_moves()
 
     def names(self, listed: Iterable[str]) -> tuple[bytes, ...]:
-        """What this server serves; says where the configuration should say something else."""
-        listed = tuple(dict.fromkeys(listed))
+        """What this server serves."""
+        return tuple(map(_bytes, served_names(tuple(dict.fromkeys(listed)), self.moves)))
+
+    def tell_lists(self) -> None:
+        """Say where the configuration should say something else."""
+        listed = self._listed()
         for name, move in self.moves.items():
             if move.step is Step.GONE and name in listed:
                 log.stream.warning(
@@ -101,7 +105,6 @@ class Moving:
                     f'Channel "{_shown(name)}" has come here from {move.peer}: add it to the list '
                     "of this server"
                 )
-        return tuple(map(_bytes, served_names(listed, self.moves)))
 
     def limits(self, limits: StoreLimits) -> StoreLimits:
         """What holds here, if ``limits`` is what the configuration says."""
@@ -307,10 +310,12 @@ class Moving:
     # ---- operators
     # ----------------------------------------------------------------------------------------------
 
-    def rows(self) -> list[Row]:
-        """Every move that this datastore knows of, for operators."""
+    def rows(self, after: str) -> list[Row]:
+        """Every move that this datastore knows of, for operators: channels behind ``after``."""
         rows = []
-        for name, move in self.moves.items():
+        for name, move in sorted(self.moves.items()):
+            if name <= after:
+                continue
             target = self._targets.get(_bytes(name))
             source = self._sources.get(_bytes(name))
             rows.append(
@@ -408,9 +413,9 @@ class Moving:
                 rules,
                 keeps=known is not None and known.keeps,
             )
+            await self._replace(name, known, move)
             if name in self._sources:
                 await self._sources[name].thaw("the move begins again")
-            await self._change(lambda: self.keep(name, move))
         return row | {"step": str(Step.OFFERED)}
 
     def _row_of(self, name: bytes, serving: Serving) -> Row:
@@ -478,6 +483,8 @@ class Moving:
             ChannelLimits(),
         )
         told = await MoveTarget(self._node, self, name).look(move)
+        if told["step"] != Step.OFFERED:
+            raise RefusedError("the source does not offer the channel any more", hint="look again")
         if told["encrypted"] and self._node.ring is None:
             raise RefusedError(
                 "the source encrypts payloads, and this server would store them plain",
@@ -486,7 +493,7 @@ class Moving:
         move = replace(move, limits=ChannelLimits(**told["limits"]))
         if name in self._targets:
             await self._targets.pop(name).end()
-        await self._change(partial(self._begin, name, move, comes_again=comes_again))
+        await self._change(partial(self._begin, name, known, move, comes_again=comes_again))
         self._target(name).start()
         return {"name": request.name, "step": str(Step.COPYING)}
 
@@ -506,22 +513,35 @@ class Moving:
         except StoreError as error:
             raise RefusedError(error.text, hint=error.hint or "see max_channels") from error
 
-    def _begin(self, name: bytes, move: Move, *, comes_again: bool) -> None:
+    def _begin(self, name: bytes, known: Move | None, move: Move, *, comes_again: bool) -> None:
         serving = self._node.plane.serving
         assert serving is not None
-        if not comes_again and self.aside.pop(name, None) is not None:
+        self._check_unchanged(name, known)
+        if not comes_again and name in self.aside:
             # It was here before, and went: what it left is no copy of what it is now.
             serving.broker.store.delete_channel(name)
+            del self.aside[name]
         self.keep(name, move)
         serving.broker.elsewhere.add(name)
-        serving.store.set_limits(Limits(self.limits(self._node.options.limits)))
+        serving.set_limits(self.limits(self._node.options.limits))
+
+    def _check_unchanged(self, name: bytes, known: Move | None) -> None:
+        """Raise ``RefusedError`` unless the move is as it was when it was judged."""
+        if self.moves.get(_text(name)) != known:
+            raise RefusedError("the move has gone on meanwhile", hint="look again")
+
+    async def _replace(self, name: bytes, known: Move | None, move: Move | None) -> None:
+        def replace_it() -> None:
+            self._check_unchanged(name, known)
+            self.keep(name, move)
+
+        await self._change(replace_it)
 
     async def undo(self, request: Request) -> str:
         """Take a move back, before its point of no return.
 
         ``force``: the source has taken it back.
         """
-        self._check_able()
         name = _bytes(request.name)
         move = self.moves.get(request.name)
         if move is None or not (move.is_under_way or move.step is Step.GONE):
@@ -532,11 +552,11 @@ class Moving:
                 hint="move it back: ftstanctl channel move CHANNEL --to this server",
             )
         if move.step is Step.OFFERED:
+            await self._replace(name, move, replace(move, step=Step.TAKEN) if move.keeps else None)
+            # Nobody can ask it to let go any more.
             source = self._sources.pop(name, None)
             if source is not None:
                 await source.thaw("an operator has taken the move back")
-            back = replace(move, step=Step.TAKEN) if move.keeps else None
-            await self._change(lambda: self.keep(name, back))
             return "taken back: it is served here as before"
         if move.step is Step.READY and not request.force:
             raise RefusedError(
@@ -546,16 +566,22 @@ class Moving:
         target = self._targets.pop(name, None)
         if target is not None:
             await target.end()
-        await self._change(lambda: self._forget(name))
+        await self._change(partial(self._forget, name, self.moves.get(request.name)))
         return "taken back: the copy is removed"
 
-    def _forget(self, name: bytes) -> None:
+    def _forget(self, name: bytes, known: Move | None) -> None:
         serving = self._node.plane.serving
         assert serving is not None
+        self._check_unchanged(name, known)
+        if known is None or known.step is Step.TAKEN:
+            raise RefusedError("the channel has come here meanwhile", hint="look again")
+        if name in self.aside:
+            # First: a record without a copy can be taken back, a copy without one is nobody's.
+            serving.broker.store.delete_channel(name)
+            del self.aside[name]
         self.keep(name, None)
         serving.broker.elsewhere.discard(name)
-        if self.aside.pop(name, None) is not None:
-            serving.broker.store.delete_channel(name)
+        serving.set_limits(self.limits(self._node.options.limits))
 
     async def clean(self, request: Request) -> str:
         """Remove what a channel that has gone has left here."""
@@ -575,8 +601,10 @@ class Moving:
         def remove() -> None:
             serving = self._node.plane.serving
             assert serving is not None
-            if self.aside.pop(name, None) is not None:
+            self._check_unchanged(name, move)
+            if name in self.aside:
                 serving.broker.store.delete_channel(name)
+                del self.aside[name]
             self.keep(name, replace(move, cleaned=True))
 
         await self._change(remove)

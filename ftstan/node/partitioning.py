@@ -55,8 +55,8 @@ class Partitioning:
         node = self._node
         if self.moving is None:
             return
-        await node.call(self.moving.load)
-        self._list()
+        await node.call(self.look)
+        self.moving.tell_lists()
         assert self.partition is not None
         from ftstan.node.partition_exchange import Exchange  # noqa: PLC0415
         from ftstan.wire.partition import Sender  # noqa: PLC0415
@@ -79,15 +79,20 @@ class Partitioning:
         assert self.moving is not None
         await self.moving.begin(self._exchange)
 
-    def _list(self) -> None:
-        """The store is ours: what it says of moves changes the list."""
-        assert self.moving is not None
-        if self.moving.moves:
-            from ftstan.broker.partition import Partition  # noqa: PLC0415
+    def look(self) -> None:
+        """Let what the datastore says of moves change the list. On the data plane.
 
-            self.partition = Partition(
-                self.moving.names(name for name, _ in self._node.options.limits.channels)
-            )
+        Also before the store is ours: for what is kept while its owner leaves. Raises
+        ``RecoveryError`` and ``StoreError``.
+        """
+        if self.moving is None:
+            return
+        from ftstan.broker.partition import Partition  # noqa: PLC0415
+
+        self.moving.load()
+        self.partition = Partition(
+            self.moving.names(name for name, _ in self._node.options.limits.channels)
+        )
 
     def limits(self, limits: StoreLimits) -> StoreLimits:
         """What holds on this server, if ``limits`` is what the configuration says."""

@@ -10,6 +10,7 @@ link is back.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
@@ -584,6 +585,14 @@ class Serving:
         self.link.send(lines + b"PING\r\n", _SEND_DEADLINE_S)
         self._pings.append(done)
         return done
+
+    def subscribe(self, lines: bytes) -> None:
+        """Send lines that subscribe to what the broker listens to by now: a connection that is made
+        later subscribes to all of that.
+        """
+        if self.link.connected:
+            with contextlib.suppress(NatsError):
+                self.link.send(lines, _SEND_DEADLINE_S)
 
     def go_on(self) -> None:
         """Take a turn soon: something was staged beside what clients have sent."""
