@@ -99,6 +99,8 @@ def _move(arguments: argparse.Namespace, servers: Servers) -> int:
     if known and known[0]["step"] == Step.TAKEN:
         return _tell_done(arguments, servers, target, known[0])
     source = _owner(arguments, servers, target)
+    if source is not None and source.server == target.server:
+        return _tell_there(arguments, servers, target)
     if source is not None:
         row = _ask(arguments, servers, source, target, Verb.MOVE_OUT)
         if row["step"] != Step.GONE:
@@ -116,6 +118,17 @@ def _move(arguments: argparse.Namespace, servers: Servers) -> int:
         say(f"channel {shown}: on its way to {server_name(target)}: see --status")
         return EXIT_DONE
     return _watch(arguments, servers, target)
+
+
+def _tell_there(arguments: argparse.Namespace, servers: Servers, target: NodeStatus) -> int:
+    """The target serves the channel: it may just have come there."""
+    for _, row in _moves(servers, arguments.name):
+        if row["step"] == Step.TAKEN:
+            return _tell_done(arguments, servers, target, row)
+    raise RefusedError(
+        f"channel {visible(arguments.name)} is served by {server_name(target)}",
+        hint="name another server",
+    )
 
 
 def _owner(

@@ -20,32 +20,32 @@ from ftstan.node.moving import Moving
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Step -> the server ("a" is the source) that dies there.
+#: Step -> the server that dies there.
 STEPS: Final = {
-    "before offered": "a",
-    "after offered": "a",
-    "before copying": "b",
-    "after copying": "b",
-    "after _make": "b",
-    "after _copy": "b",
-    "after _note": "a",
-    "after _begin_arrival": "b",
-    "after _close": "a",
-    "after _close_acks": "a",
-    "after _detach": "a",
-    "after _freeze": "b",
-    "after _say_final": "a",
-    "before _store_subs": "b",
-    "after _store_subs": "b",
-    "before ready": "b",
-    "after ready": "b",
-    "before gone": "a",
-    "after gone": "a",
-    "after _let_go": "a",
-    "before _take": "b",
-    "before taken": "b",
-    "after taken": "b",
-    "after _take": "b",
+    "before offered": "source",
+    "after offered": "source",
+    "before copying": "target",
+    "after copying": "target",
+    "after _make": "target",
+    "after _copy": "target",
+    "after _note": "source",
+    "after _begin_arrival": "target",
+    "after _close": "source",
+    "after _close_acks": "source",
+    "after _detach": "source",
+    "after _freeze": "target",
+    "after _say_final": "source",
+    "before _store_subs": "target",
+    "after _store_subs": "target",
+    "before ready": "target",
+    "after ready": "target",
+    "before gone": "source",
+    "after gone": "source",
+    "after _let_go": "source",
+    "before _take": "target",
+    "before taken": "target",
+    "after taken": "target",
+    "after _take": "target",
 }
 #: The target has copied, and does not ask for the hand-over.
 STALLS: Final = "stall _freeze"
@@ -97,7 +97,7 @@ def arm(step: str) -> None:
     if step == STALLS:
         MoveTarget._freeze = _stall  # type: ignore[assignment]
         return
-    part = MoveSource if STEPS[step] == "a" else MoveTarget
+    part = MoveSource if STEPS[step] == "source" else MoveTarget
     if hasattr(part, name):
         setattr(part, name, _around(step, name, getattr(part, name)))
 

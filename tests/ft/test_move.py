@@ -42,9 +42,11 @@ class Pair:
     ) -> Server:
         """Start a server (again) with its datastore, its ports and a list.
 
+        ``a`` and ``a2`` have one datastore.
+
         ``dies``: the step of a move at which it kills itself.
         """
-        channels = channels or {"a": f"{NAME},foo", "b": "baz"}[name]
+        channels = channels or {"a": f"{NAME},foo", "b": "baz"}[name[0]]
         entries = "\n".join(f'        "{entry}": {{}}' for entry in channels.split(","))
         file = self.stage.directory / f"{name}.conf"
         file.write_text(
@@ -55,7 +57,7 @@ class Pair:
         server = self.stage.server(
             f"{name}{self.starts}",
             *("-sc", str(file), "-ns", self.nats.url, "-store", store),
-            *("-dir", str(self.stage.directory / name), *(words or (ALLOWED,))),
+            *("-dir", str(self.stage.directory / name[0]), *(words or (ALLOWED,))),
             monitor=self.ports[name],
             program=("tests.ft.mortal_mover", dies) if dies else ("ftstan.cli.server",),
         )
@@ -97,9 +99,10 @@ class Pair:
 
 
 def two(stage: Stage, *, dies: str = "") -> Pair:
+    """A source and a target. ``dies``: the step at which the target does."""
     pair = Pair(stage, stage.nats(), None, None)  # type: ignore[arg-type]
     for name in ("a", "b"):
-        step = dies if dies and STEPS.get(dies, "b") == name else ""
+        step = dies if name == "b" else ""
         pair.start(name, dies=step).wait_for(READY)
     return pair
 
@@ -150,32 +153,45 @@ def test_a_channel_moves_under_its_publishers_and_readers(stage: Stage) -> None:
     assert f'take out of channels: "{NAME}"' in child.text()
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("part", range(4))
 def test_a_server_that_is_killed_at_any_step_loses_and_repeats_nothing(
-    stage: Stage, step: str
+    stage: Stage, part: int
 ) -> None:
-    victim = STEPS[step]
-    pair = two(stage, dies=step)
+    """The channel goes there and back, and each time one of the two dies at another step."""
+    pair = two(stage)
     load = Load()
     reader = client_of(pair.nats, "reader")
     durable = reader.subscribe(CHANNEL, durable=b"dur", ack_wait=1)
     load.join(client_of(pair.nats, "publisher"))
-    load.run(500)
-    child = pair.begin(*pair.to_b)
-    dying = getattr(pair, victim)
-    end = time.monotonic() + 60
-    while dying.running:
-        assert time.monotonic() < end, f"nobody came to that step\n{child.tail()}"
-        load.press(64)
-        reader.nats.read(0.005)
-    # With the list of before the move: it serves what it must serve, and nothing else.
-    pair.start(victim).wait_for(READY)
-    load.press(64)
-    said = pair.say(*pair.to_b)
-    assert said.status == 0, said
-    load.give_up()
     load.run(200)
-    load.settle()
+    source, target = "a", "b"
+    for step in list(STEPS)[part::4]:
+        victim = {"source": source, "target": target}[STEPS[step]]
+        getattr(pair, victim).kill()
+        dying = pair.start(victim, dies=step)
+        dying.wait_for(READY)
+        words = (
+            *("--to", pair.name_of(getattr(pair, target))),
+            *("--dir", str(stage.directory / source)),
+            *("--to-dir", str(stage.directory / target)),
+        )
+        child = pair.begin(*words)
+        end = time.monotonic() + 120
+        while dying.running:
+            assert time.monotonic() < end, f"nobody came to {step}\n{child.tail()}"
+            load.press(64)
+            reader.nats.read(0.05)
+        # With the list that it has always had: it serves what it must serve, and nothing else.
+        pair.start(victim).wait_for(READY)
+        load.press(64)
+        said = pair.say(*words)
+        assert said.status == 0, (step, said)
+        child.kill()
+        load.read_rest()
+        load.give_up()
+        load.run(100)
+        load.settle()
+        source, target = target, source
     contents = client_of(pair.nats, "judge").read_all(CHANNEL)
     load.judge(contents)
     read_on(reader, durable, contents)
@@ -184,7 +200,7 @@ def test_a_server_that_is_killed_at_any_step_loses_and_repeats_nothing(
         getattr(pair, name).kill()
         pair.start(name).wait_for(READY)
     load.give_up()
-    load.run(200)
+    load.run(100)
     load.settle()
     load.judge(client_of(pair.nats, "judge2").read_all(CHANNEL))
     assert [row["step"] for row in pair.moves()] == ["gone", "taken"]
@@ -318,3 +334,45 @@ def test_what_cannot_move_is_refused_by_name(stage: Stage) -> None:
     pair.b.kill()
     pair.start("b").wait_for(READY)
     assert pair.say(*pair.to_b).status == 0
+
+
+def test_a_pair_whose_active_dies_gives_the_channel_away_and_each_uses_its_key(
+    stage: Stage,
+) -> None:
+    pair = Pair(stage, stage.nats(), None, None)  # type: ignore[arg-type]
+    group = (ALLOWED, "-ft_group", "pair", "-encrypt", "-encryption_key", "k" * 32)
+    first = pair.start("a", "", *group, dies="after _detach")
+    first.wait_until_active()
+    second = pair.start("a2", "", *group)
+    second.wait_until_standing_by()
+    plain = pair.start("b")
+    plain.wait_for(READY)
+    load = Load()
+    load.join(client_of(pair.nats, "publisher"))
+    load.run(300)
+    said = pair.say(*pair.to_b)
+    assert said.status == 1
+    assert "would store them plain" in said.err
+    plain.kill()
+    pair.start("b", "", ALLOWED, "-encrypt", "-encryption_key", "q" * 32).wait_for(READY)
+    child = pair.begin(*pair.to_b)
+    end = time.monotonic() + 60
+    while first.running:
+        assert time.monotonic() < end, child.tail()
+        load.press(64)
+        load.read_rest()
+    second.wait_until_active()
+    assert pair.say(*pair.to_b).status == 0
+    load.give_up()
+    load.run(200)
+    load.settle()
+    load.judge(client_of(pair.nats, "judge").read_all(CHANNEL))
+    assert [row["step"] for row in pair.moves()] == ["gone", "taken"]
+    third = pair.start("a", "", *group)
+    third.wait_until_standing_by()
+    second.kill()
+    third.wait_until_active()
+    load.give_up()
+    load.run(200)
+    load.settle()
+    load.judge(client_of(pair.nats, "judge2").read_all(CHANNEL))
