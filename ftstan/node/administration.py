@@ -176,24 +176,28 @@ class Administration:
     async def _move(self, request: Request) -> Answer:
         """Carry out a request about a move to another partition, or from one."""
         moving = self._node.partitioning.moving
-        if request.verb is Verb.MOVES:
-            return Answer(
-                ok=True, rows=tuple(moving.rows(request.after) if moving is not None else ())
-            )
         if moving is None:
+            if request.verb is Verb.MOVES:
+                return Answer(ok=True)
             raise RefusedError(
                 "this server is not partitioned: there is no other one to move a channel to",
                 hint="a channel moves between servers with partitioning: true",
             )
+        # Late: most servers serve every channel.
+        from ftstan.node.move_orders import MoveOrders  # noqa: PLC0415
+
+        orders = MoveOrders(self._node, moving)
         match request.verb:
+            case Verb.MOVES:
+                return Answer(ok=True, rows=tuple(orders.rows(request.after)))
             case Verb.MOVE_OUT:
-                row = await moving.offer(request)
+                row = await orders.offer(request)
             case Verb.MOVE_IN:
-                row = await moving.accept(request)
+                row = await orders.accept(request)
             case Verb.MOVE_UNDO:
-                return Answer(ok=True, note=await moving.undo(request))
+                return Answer(ok=True, note=await orders.undo(request))
             case _:
-                return Answer(ok=True, note=await moving.clean(request))
+                return Answer(ok=True, note=await orders.clean(request))
         return Answer(ok=True, rows=(row,), note=row["step"])
 
     async def _delete(self, request: Request, name: bytes) -> Answer:

@@ -68,7 +68,7 @@ class Pair:
         """``ftstanctl channel move`` as an operator types it."""
         return [
             *("channel", "move", NAME, "--server", self.nats.url, "--cluster", CLUSTER),
-            *("--timeout", "0.5", "--yes"),
+            *("--timeout", "2", "--yes"),
             *("--dir", str(self.stage.directory / "a")),
             *("--to-dir", str(self.stage.directory / "b"), *words),
         ]
