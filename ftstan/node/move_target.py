@@ -40,6 +40,7 @@ from ftstan.stores.interface import ClientInfo, StoredSub, SubState
 from ftstan.wire.block import MsgBlock, SubEvents, unpack_block
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from ftstan.cluster.entry import Operation
@@ -157,13 +158,13 @@ class MoveTarget:
                 await self._take()
                 return
             await self._step(Step.COPYING)
-        store = await self._node.call(self._make)
-        await self._bring(store, look)
+        await self._node.call(self._make)
+        await self._bring(look)
         freeze = ""
         if not is_gone:
-            freeze, look = await self._freeze(store)
+            freeze, look = await self._freeze()
         try:
-            await self._complete(store, look, freeze)
+            await self._complete(look, freeze)
             await self._step(Step.READY)
             await self._ask_json(do="let-go", freeze=freeze)
         except NatsError:
@@ -190,38 +191,43 @@ class MoveTarget:
                 raise RefusedError("the source has not let go of the channel")
             return
 
-    def _make(self) -> ChannelStore:
-        """The copy, as far as there is one. On the data plane, as what follows."""
+    @property
+    def _store(self) -> ChannelStore:
+        """The copy, which may begin anew whenever something was fetched."""
+        return self._moving.aside[self.name]
+
+    def _make(self) -> None:
+        """Make the copy, or go on with what there is of it. On the data plane, as what follows."""
         store = self._moving.aside.get(self.name)
         if store is None:
             broker = self._serving().broker
             limits = self._moving.limits_of(self.name)
-            store = self._moving.aside[self.name] = broker.store.create_channel(self.name, limits)
+            self._moving.aside[self.name] = broker.store.create_channel(self.name, limits)
         elif not self._stored and self._subs is None:
             self._stored = [sub.state.sub_id for sub in store.recovered_subs()]
-        return store
 
-    def _drop(self) -> None:
+    def _make_anew(self) -> None:
         """Begin anew: what is here is no beginning of what the source has."""
         broker = self._serving().broker
         broker.store.delete_channel(self.name)
         del self._moving.aside[self.name]
         self._stored = []
+        self._make()
 
-    async def _bring(self, store: ChannelStore, look: dict[str, Any]) -> None:
+    async def _bring(self, look: dict[str, Any]) -> None:
         """Copy until not much is left."""
-        if store.last and not await self._goes_on(store, look):
-            await self._node.call(self._drop)
-            store = await self._node.call(self._make)
+        if self._store.last and not await self._goes_on(look):
+            await self._node.call(self._make_anew)
         for _ in range(_MOST_ROUNDS):
             self.of = int(look["last"])
-            await self._copy(store, int(look["first"]), self.of)
+            await self._copy(int(look["first"]), self.of)
             look = await self._ask_json(do="look")
-            if int(look["last"]) - store.last <= _NEAR:
+            if int(look["last"]) - self._store.last <= _NEAR:
                 return
 
-    async def _goes_on(self, store: ChannelStore, look: dict[str, Any]) -> bool:
+    async def _goes_on(self, look: dict[str, Any]) -> bool:
         """Whether the copy can stay: its last message is the source's, too."""
+        store = self._store
         last = store.last
         if not int(look["first"]) <= last <= int(look["last"]):
             return False
@@ -229,24 +235,24 @@ class MoveTarget:
         ours = await self._node.call(lambda: messages_of(store, last, last)[1])
         return bool(theirs) and theirs == ours
 
-    async def _copy(self, store: ChannelStore, first: int, last: int) -> None:
+    async def _copy(self, first: int, last: int) -> None:
         """Fetch what is missing up to ``last``."""
-        due = max(first, store.last + 1, 1)
+        due = max(first, self._store.last + 1, 1)
         while due <= last:
             packed = await self._ask({"do": "messages", "from": due, "to": last})
             block = unpack_block(packed)
             if not len(block):
                 # They went by the limits meanwhile; the last one is still to be said.
                 return
-            if block.first > due and store.last:
-                await self._node.call(self._drop)
-                store = await self._node.call(self._make)
-            await self._put(partial(_append, store, block), store)
+            if block.first > due and self._store.last:
+                await self._node.call(self._make_anew)
+            await self._put(partial(self._store.append, block))
             due = block.last + 1
             self.copied += len(block)
 
-    async def _put(self, stage: Any, store: ChannelStore) -> None:
+    async def _put(self, stage: Callable[[], None]) -> None:
         """Stage something in the copy, and wait until it is durable."""
+        store = self._store
 
         def put() -> Future[None]:
             serving = self._serving()
@@ -260,7 +266,7 @@ class MoveTarget:
     # ---- letting go
     # ----------------------------------------------------------------------------------------------
 
-    async def _freeze(self, store: ChannelStore) -> tuple[str, dict[str, Any]]:
+    async def _freeze(self) -> tuple[str, dict[str, Any]]:
         told = decode_operations(await self._ask({"do": "note"}))
         infos = [op.argument for op in told if isinstance(op.argument, ClientInfo)]
 
@@ -273,7 +279,7 @@ class MoveTarget:
         await asyncio.sleep(_SPREAD_S)
         # Once more before the pause: what was published since.
         look = await self._ask_json(do="look")
-        await self._copy(store, int(look["first"]), int(look["last"]))
+        await self._copy(int(look["first"]), int(look["last"]))
         said = await self._ask_json(do="freeze")
         return str(said["freeze"]), said
 
@@ -313,21 +319,23 @@ class MoveTarget:
         broker.arriving = left or None
         return sid
 
-    async def _complete(self, store: ChannelStore, look: dict[str, Any], freeze: str) -> None:
+    async def _complete(self, look: dict[str, Any], freeze: str) -> None:
         """Everything that the source had when it was frozen, durable here."""
         final = decode_operations(await self._ask({"do": "final", "freeze": freeze}))
         first, last, count = int(look["first"]), int(look["last"]), int(look["count"])
-        await self._copy(store, first, last)
-        store = await self._node.call(self._make)
-        if store.last < last:
-            await self._put(lambda: _append_end(store, last, int(look.get("timestamp", 0))), store)
+        await self._copy(first, last)
+        store = self._store
+        if store.last < last and not count:
+            await self._put(lambda: _append_end(store, last, int(look.get("timestamp", 0))))
         gone = first - 1 if count else last
-        if store.first <= gone:
+        if store.count and store.first <= gone:
             await self._node.call(lambda: store.purge(gone))
-        if (store.last, store.count) != (last, count):
+        # Its limits may have removed messages from its front since, as those of the source do.
+        held = store.last - store.first + 1 if store.count else 0
+        if store.last != last or store.count != held:
             raise RefusedError(
-                f"the copy ends at {store.last} with {store.count} messages, and the source at "
-                f"{last} with {count}"
+                f"the copy ends at {store.last} and has {store.count} messages from {store.first} "
+                f"on, and the source ends at {last}"
             )
         subs, self._infos, self._answered, known = _read_final(final)
         await self._store_subs(store, subs)
@@ -359,8 +367,8 @@ class MoveTarget:
             store.keep()
 
         store.snapshot = None
-        await self._put(records, store)
-        await self._put(sent, store)
+        await self._put(records)
+        await self._put(sent)
         self._stored = [sub.state.sub_id for sub in made]
         self._subs = made
 
@@ -442,10 +450,6 @@ def _said(failure: Exception) -> str:
     if isinstance(failure, TimeoutError):
         return f"NATS has not answered for {_WITHIN_S:g}s"
     return f"the source sent what cannot be read: {failure!r}"
-
-
-def _append(store: ChannelStore, block: MsgBlock) -> None:
-    store.append(block)
 
 
 def _append_end(store: ChannelStore, last: int, timestamp: int) -> None:
