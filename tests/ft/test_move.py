@@ -153,7 +153,8 @@ def test_a_channel_moves_under_its_publishers_and_readers(stage: Stage) -> None:
     assert f'take out of channels: "{NAME}"' in child.text()
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(6))
 def test_a_server_that_is_killed_at_any_step_loses_and_repeats_nothing(
     stage: Stage, part: int
 ) -> None:
@@ -165,7 +166,7 @@ def test_a_server_that_is_killed_at_any_step_loses_and_repeats_nothing(
     load.join(client_of(pair.nats, "publisher"))
     load.run(200)
     source, target = "a", "b"
-    for step in list(STEPS)[part::4]:
+    for step in list(STEPS)[part::6]:
         victim = {"source": source, "target": target}[STEPS[step]]
         getattr(pair, victim).kill()
         dying = pair.start(victim, dies=step)
@@ -180,7 +181,7 @@ def test_a_server_that_is_killed_at_any_step_loses_and_repeats_nothing(
         while dying.running:
             assert time.monotonic() < end, f"nobody came to {step}\n{child.tail()}"
             load.press(64)
-            reader.nats.read(0.05)
+            reader.nats.read(0.2)
         # With the list that it has always had: it serves what it must serve, and nothing else.
         pair.start(victim).wait_for(READY)
         load.press(64)
