@@ -25,7 +25,7 @@ from ftstan.ft.moves import Step
 
 if TYPE_CHECKING:
     from ftstan.base.states import NodeStatus
-    from ftstan.cli.admin import Servers
+    from ftstan.cli.admin_servers import Servers
 
 Row = dict[str, Any]
 
@@ -178,7 +178,8 @@ def _watch(arguments: argparse.Namespace, servers: Servers, target: NodeStatus) 
     """Look on until the target serves the channel."""
     shown = visible(arguments.name)
     told_at = 0.0
-    told = failing = ""
+    told = ""
+    failing = ""
     failing_at = time.monotonic()
     while True:
         row = _row_at(arguments, servers)
@@ -187,7 +188,8 @@ def _watch(arguments: argparse.Namespace, servers: Servers, target: NodeStatus) 
         now = time.monotonic()
         why = row["error"] if row is not None else f"{server_name(target)} does not answer"
         if why != failing:
-            failing, failing_at = why, now
+            failing = why
+            failing_at = now
         if why and now - failing_at > _PATIENCE_S:
             error = RefusedError(
                 f"channel {shown} does not get to {server_name(target)}: {why}",
@@ -201,7 +203,8 @@ def _watch(arguments: argparse.Namespace, servers: Servers, target: NodeStatus) 
             text += f": {why}" if why else ""
             if text != told and now - told_at >= _TELL_EVERY_S:
                 say(text)
-                told, told_at = text, now
+                told = text
+                told_at = now
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -175,18 +175,14 @@ class Administration:
 
     async def _move(self, request: Request) -> Answer:
         """Carry out a request about a move to another partition, or from one."""
-        moving = self._node.partitioning.moving
-        if moving is None:
+        orders = self._node.partitioning.orders()
+        if orders is None:
             if request.verb is Verb.MOVES:
                 return Answer(ok=True)
             raise RefusedError(
                 "this server is not partitioned: there is no other one to move a channel to",
                 hint="a channel moves between servers with partitioning: true",
             )
-        # Late: most servers serve every channel.
-        from ftstan.node.move_orders import MoveOrders  # noqa: PLC0415
-
-        orders = MoveOrders(self._node, moving)
         match request.verb:
             case Verb.MOVES:
                 return Answer(ok=True, rows=tuple(orders.rows(request.after)))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ftstan.broker.state import Channel
     from ftstan.ft.moves import Move
     from ftstan.node.context import Context
-    from ftstan.node.moving import Moving
+    from ftstan.node.move_part import MovePart
     from ftstan.node.pipeline import Serving
     from ftstan.stores.interface import ChannelStore, ClientInfo, StoredSub
 
@@ -66,7 +66,7 @@ class Frozen:
 class MoveSource:
     """The source's part in the move of one channel."""
 
-    def __init__(self, node: Context, moving: Moving, name: bytes) -> None:
+    def __init__(self, node: Context, moving: MovePart, name: bytes) -> None:
         self._node = node
         self._moving = moving
         self.name = name
@@ -93,7 +93,8 @@ class MoveSource:
         self._until = self._node.clock.mono() + FROZEN_S
         match asked.get("do"):
             case "messages":
-                first, last = _number(asked, "from"), _number(asked, "to")
+                first = _number(asked, "from")
+                last = _number(asked, "to")
                 return await self._node.call(lambda: self._messages(first, last))
             case "look":
                 return await self._node.call(lambda: self._look(move))
@@ -297,7 +298,8 @@ class MoveSource:
 
     def _reopen(self) -> None:
         serving = self._node.plane.serving
-        frozen, self.frozen = self.frozen, None
+        frozen = self.frozen
+        self.frozen = None
         self._end_noting(serving)
         if serving is None:
             return
@@ -329,7 +331,8 @@ class MoveSource:
                     return
 
     async def _end_watch(self) -> None:
-        watch, self._watch = self._watch, None
+        watch = self._watch
+        self._watch = None
         if watch is not None:
             await tasks.end(watch, _CANCEL_AGAIN_S)
 

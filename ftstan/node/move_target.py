@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from ftstan.cluster.entry import Operation
     from ftstan.node.context import Context
-    from ftstan.node.moving import Moving
+    from ftstan.node.move_part import MovePart
     from ftstan.node.pipeline import Serving
     from ftstan.stores.interface import ChannelStore
 
@@ -68,7 +68,7 @@ _PATIENCE_S: Final = 15.0
 class MoveTarget:
     """The target's part in the move of one channel, until it serves it."""
 
-    def __init__(self, node: Context, moving: Moving, name: bytes) -> None:
+    def __init__(self, node: Context, moving: MovePart, name: bytes) -> None:
         self._node = node
         self._moving = moving
         self.name = name
@@ -301,7 +301,8 @@ class MoveTarget:
             await self._node.call(self._drop_arrival)
 
     def _drop_arrival(self) -> None:
-        arrival, self._arrival = self._arrival, None
+        arrival = self._arrival
+        self._arrival = None
         serving = self._node.plane.serving
         if arrival is None or serving is None:
             return
@@ -322,7 +323,9 @@ class MoveTarget:
     async def _complete(self, look: dict[str, Any], freeze: str) -> None:
         """Everything that the source had when it was frozen, durable here."""
         final = decode_operations(await self._ask({"do": "final", "freeze": freeze}))
-        first, last, count = int(look["first"]), int(look["last"]), int(look["count"])
+        first = int(look["first"])
+        last = int(look["last"])
+        count = int(look["count"])
         await self._copy(first, last)
         store = self._store
         if store.last < last and not count:
@@ -399,7 +402,8 @@ class MoveTarget:
             # To NATS, a sid that is in use goes on.
             serving.subscribe(b"".join(b"SUB %b %d\r\n" % row for row in rows if row[1] == sid))
             serving.leave_out(self._answered)
-            arrival, self._arrival = self._arrival, None
+            arrival = self._arrival
+            self._arrival = None
             if arrival is not None:
                 for kept in arrival.publishes:
                     broker.publish_kept(*kept)

@@ -1,5 +1,5 @@
 """Channels that move between partitions, as one node takes part in it: what its datastore says of
-them, what operators ask, and what the other server is asked and answered.
+them, and what the other server is asked and answered.
 
 The list of channels that a partitioned server serves is its configured one, changed by ``ft.moves``
 (``ft/moves.py``). A move has a source (``move_source``) and a target (``move_target``); the target
@@ -287,8 +287,10 @@ class Moving:
                 return
 
     async def _reply(self, name: bytes, move: Move, asked: dict[str, Any], reply: str) -> None:
-        secret, nonce = bytes.fromhex(move.secret), str(asked.get("nonce"))
-        offset, most = asked.get("offset"), asked.get("most")
+        secret = bytes.fromhex(move.secret)
+        nonce = str(asked.get("nonce"))
+        offset = asked.get("offset")
+        most = asked.get("most")
         try:
             whole = await self.source(name).answer(move, asked)
             if not isinstance(offset, int) or not isinstance(most, int):

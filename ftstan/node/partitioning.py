@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ftstan.broker.partition import Partition
     from ftstan.config.options import LinkOptions, StoreLimits
     from ftstan.node.context import Context
+    from ftstan.node.move_orders import MoveOrders
     from ftstan.node.moving import Moving
     from ftstan.node.partition_exchange import Exchange
     from ftstan.stores.interface import ClientInfo, ServerInfo
@@ -78,6 +79,14 @@ class Partitioning:
         await self._exchange.start()
         assert self.moving is not None
         await self.moving.begin(self._exchange)
+
+    def orders(self) -> MoveOrders | None:
+        """What operators ask about channels that move; ``None``: there is no other partition."""
+        if self.moving is None:
+            return None
+        from ftstan.node.move_orders import MoveOrders  # noqa: PLC0415
+
+        return MoveOrders(self._node, self.moving)
 
     def look(self) -> None:
         """Let what the datastore says of moves change the list. On the data plane.
