@@ -150,7 +150,7 @@ class MoveOrders:
             )
             await self._replace(name, known, move)
             if name in self._moving.sources:
-                await self._moving.sources[name].thaw("the move begins again")
+                await self._moving.sources[name].give_up("the move begins again")
         return row | {"step": str(Step.OFFERED)}
 
     def _row_of(self, name: bytes, serving: Serving) -> Row:
@@ -291,7 +291,7 @@ class MoveOrders:
             # Nobody can ask it to let go any more.
             source = self._moving.sources.pop(name, None)
             if source is not None:
-                await source.thaw("an operator has taken the move back")
+                await source.give_up("an operator has taken the move back")
             return "taken back: it is served here as before"
         if move.step is Step.READY and not request.force:
             raise RefusedError(

@@ -41,6 +41,9 @@ class MovePart(Protocol):
         """Other partitions are told another list from now on."""
         ...
 
-    async def ask(self, move: Move, asked: dict[str, Any]) -> bytes:
-        """What the source answers. Raises ``NatsError``, ``RefusedError`` and ``WireError``."""
+    async def ask(self, move: Move, asked: dict[str, Any], *, once: bool = False) -> bytes:
+        """What the source answers. ``once``: it takes its time, and must not be asked twice.
+
+        Raises ``NatsError``, ``RefusedError`` and ``WireError``.
+        """
         ...

@@ -12,6 +12,7 @@ On the control thread; what touches the broker is posted to the data plane.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -296,6 +297,11 @@ class MoveSource:
             f'Channel "{self._shown}" did not move, and is served again: {why}', channel=self.name
         )
 
+    async def give_up(self, why: str) -> None:
+        """``thaw``, by who is not the target."""
+        async with self._lock:
+            await self.thaw(why)
+
     def _reopen(self) -> None:
         serving = self._node.plane.serving
         frozen = self.frozen
@@ -348,11 +354,14 @@ class MoveSource:
             if self.frozen is not frozen or self._moving.move(self.name) != move:
                 raise RefusedError("the channel is not frozen any more")
             self._moving.keep(self.name, move.to(Step.GONE))
-            # Should anybody lose the record, the channel still takes nothing here.
-            frozen.store.set_moved(b"")
-            self._moving.aside[self.name] = frozen.store
-            self._final = frozen.final
+            # At once: whatever fails from here on, nothing leads back.
             self.frozen = None
+            self._final = frozen.final
+            self._moving.aside[self.name] = frozen.store
+            with contextlib.suppress(StoreError, RefusedError):
+                # Should anybody lose the record, the channel takes nothing here all the same. The
+                # next start tries again.
+                frozen.store.set_moved(b"")
 
         await self._moving.change(go)
         await self._end_watch()

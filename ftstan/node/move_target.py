@@ -280,7 +280,7 @@ class MoveTarget:
         # Once more before the pause: what was published since.
         look = await self._ask_json(do="look")
         await self._copy(int(look["first"]), int(look["last"]))
-        said = await self._ask_json(do="freeze")
+        said = _object(await self._moving.ask(self._move, {"do": "freeze"}, once=True))
         return str(said["freeze"]), said
 
     def _meet(self, infos: list[ClientInfo]) -> None:

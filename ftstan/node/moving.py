@@ -118,7 +118,8 @@ class Moving:
             move = self.moves[_text(name)]
             if move.step is Step.GONE and channel.mover is None and name not in recovered.refused:
                 # A crash between the two.
-                channel.set_moved(b"")
+                with contextlib.suppress(RefusedError):
+                    channel.set_moved(b"")
         return replace(
             recovered,
             channels=[channel for channel in recovered.channels if channel.name not in names],
@@ -222,8 +223,11 @@ class Moving:
     # ---- the other server
     # ----------------------------------------------------------------------------------------------
 
-    async def ask(self, move: Move, asked: dict[str, Any]) -> bytes:
-        """What the source answers. Raises ``NatsError``, ``RefusedError`` and ``WireError``."""
+    async def ask(self, move: Move, asked: dict[str, Any], *, once: bool = False) -> bytes:
+        """What the source answers. ``once``: it takes its time, and must not be asked twice.
+
+        Raises ``NatsError``, ``RefusedError`` and ``WireError``.
+        """
         parts: list[bytes] = []
         got = 0
         whole: tuple[int, int] | None = None
@@ -233,7 +237,7 @@ class Moving:
                 raise RefusedError("this server stops")
             most = min(transfers.PIECE, exchange.control.max_payload - transfers.ROOM)
             piece, told = await self._ask_once(
-                exchange, move, asked | {"offset": got, "most": max(most, 1)}
+                exchange, move, asked | {"offset": got, "most": max(most, 1)}, once=once
             )
             whole = whole or told
             if whole != told or (not piece and got < whole[0]):
@@ -245,10 +249,10 @@ class Moving:
         return data
 
     async def _ask_once(
-        self, exchange: Exchange, move: Move, asked: dict[str, Any]
+        self, exchange: Exchange, move: Move, asked: dict[str, Any], *, once: bool
     ) -> tuple[bytes, tuple[int, int]]:
         secret = bytes.fromhex(move.secret)
-        for _ in range(_ATTEMPTS):
+        for _ in range(1 if once else _ATTEMPTS):
             nonce = self._node.nuid.next()
             reply = f"{exchange.inbox}.moves.{nonce}"
             question = transfers.encode_question(
@@ -259,7 +263,7 @@ class Moving:
                 await exchange.control.publish(
                     transfers.subject(self._node.options.cluster_id), question, reply
                 )
-                async with asyncio.timeout(_ANSWER_S):
+                async with asyncio.timeout(_ANSWER_S * (_ATTEMPTS if once else 1)):
                     return transfers.decode_answer(secret, nonce, await answer)
             except (TimeoutError, WireError):
                 continue
