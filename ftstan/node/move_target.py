@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 #: Messages that may be left to copy when the source is asked to freeze.
 _NEAR: Final = 2_000
 _MOST_ROUNDS: Final = 20
+#: ... and that may be left then, if each round leaves as much as the one before.
+_MOST_LEFT: Final = 20_000
 #: How long other NATS servers have to learn that this one listens.
 _SPREAD_S: Final = 0.25
 #: Seconds until another attempt, at first and at most.
@@ -218,12 +220,19 @@ class MoveTarget:
         """Copy until not much is left."""
         if self._store.last and not await self._goes_on(look):
             await self._node.call(self._make_anew)
+        left = 0
         for _ in range(_MOST_ROUNDS):
             self.of = int(look["last"])
             await self._copy(int(look["first"]), self.of)
             look = await self._ask_json(do="look")
-            if int(look["last"]) - self._store.last <= _NEAR:
+            left = int(look["last"]) - self._store.last
+            if left <= _NEAR:
                 return
+        if left > _MOST_LEFT:
+            # Publishers would wait for as long as that takes.
+            raise RefusedError(
+                f"it is published to as fast as it can be copied: {left} messages are left"
+            )
 
     async def _goes_on(self, look: dict[str, Any]) -> bool:
         """Whether the copy can stay: its last message is the source's, too."""

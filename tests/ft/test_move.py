@@ -362,6 +362,7 @@ def test_a_pair_whose_active_dies_gives_the_channel_away_and_each_uses_its_key(
         assert time.monotonic() < end, child.tail()
         load.press(64)
         load.read_rest()
+        time.sleep(0.2)
     second.wait_until_active()
     assert pair.say(*pair.to_b).status == 0
     load.give_up()
