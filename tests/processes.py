@@ -138,7 +138,8 @@ class Child(processes.Child):
             wait_until_gone(pid)
 
 
-_COMMAND = [sys.executable, "-m", "ftstan.cli.server"]
+_PROGRAM = "ftstan.cli.server"
+_COMMAND = [sys.executable, "-m", _PROGRAM]
 
 
 @functools.cache
@@ -267,18 +268,20 @@ class Stage:
         monitor: int = 0,
         cluster: str = CLUSTER,
         wrap: Sequence[str] = (),
+        program: Sequence[str] = (_PROGRAM,),
         executed: bool = False,
     ) -> Server:
         """Start ftstan with ``words`` behind the usual ones.
 
-        ``wrap`` stands before the whole command. ``executed``: ``/proc`` shows it.
+        ``wrap`` stands before the whole command. ``program``: another module that runs it, and what
+        goes before its words. ``executed``: ``/proc`` shows it.
 
         It has an embedded nats-server unless the words bring ``-ns``. Does not wait for anything.
         """
         free = free_ports(2)
         port = port or free[0]
         monitor = monitor or free[1]
-        command = [*wrap, *_COMMAND, "-cid", cluster]
+        command = [*wrap, sys.executable, "-m", *program, "-cid", cluster]
         command += ["-a", HOST, "-p", str(port), "-m", str(monitor), *words]
         server = Server(
             *(command, self.directory / f"{name}.log"),

@@ -182,8 +182,8 @@ def ensure_key(
             pass
         else:
             return
-        _remove_leftovers(disk, root_fd, name, confirm)
-        _put(disk, root_fd, name, (secret or os.urandom(KEY_SIZE)).hex(), confirm, base=name)
+        remove_unfinished(disk, root_fd, name, confirm)
+        put_file(disk, root_fd, name, (secret or os.urandom(KEY_SIZE)).hex(), confirm, base=name)
     except OSError as error:
         raise StoreError(
             f"{name} cannot be made: {error.strerror or error}",
@@ -213,16 +213,18 @@ def rotate_key(
     until_s = now_ns // 1_000_000_000 + grace_s
     old_name = name + OLD_SUFFIX
     try:
-        _remove_leftovers(disk, root_fd, name, confirm)
+        remove_unfinished(disk, root_fd, name, confirm)
         # The old one first: a crash between the two leaves one key twice, and never none.
         if grace_s > 0:
-            _put(disk, root_fd, old_name, f"{current.hex()} until {until_s}", confirm, base=name)
+            put_file(
+                disk, root_fd, old_name, f"{current.hex()} until {until_s}", confirm, base=name
+            )
         else:
             confirm()
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(root_fd, old_name)
                 disk.fsync(root_fd)
-        _put(disk, root_fd, name, new.hex(), confirm, base=name)
+        put_file(disk, root_fd, name, new.hex(), confirm, base=name)
     except OSError as error:
         raise StoreError(
             f"{name} cannot be replaced: {error.strerror or error}",
@@ -233,7 +235,7 @@ def rotate_key(
     return Keys(new, current, until_s * 1_000_000_000)
 
 
-def _put(
+def put_file(
     disk: Disk, root_fd: int, name: str, text: str, confirm: Callable[[], None], *, base: str
 ) -> None:
     """Make or replace the file ``name``, durably and at once. Raises ``OSError``.
@@ -253,7 +255,7 @@ def _put(
     disk.fsync(root_fd)
 
 
-def _remove_leftovers(disk: Disk, root_fd: int, name: str, confirm: Callable[[], None]) -> None:
+def remove_unfinished(disk: Disk, root_fd: int, name: str, confirm: Callable[[], None]) -> None:
     """Files that owners who died have begun: their bytes may be anything."""
     left = [
         found

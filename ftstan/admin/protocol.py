@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import json
 import math
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from ftstan.base.errors import WireError
@@ -55,6 +55,11 @@ class Verb(enum.StrEnum):
     DELETE = "channel-delete"
     PURGE = "channel-purge"
     MOVED = "channel-moved"
+    MOVES = "channel-moves"
+    MOVE_OUT = "channel-move-out"
+    MOVE_IN = "channel-move-in"
+    MOVE_UNDO = "channel-move-undo"
+    MOVE_CLEAN = "channel-move-clean"
     CLIENTS = "clients"
     CLIENT = "client"
     KICK = "client-kick"
@@ -86,6 +91,7 @@ _LOOKS = frozenset(
         Verb.HISTORY,
         Verb.CHANNELS,
         Verb.CHANNEL,
+        Verb.MOVES,
         Verb.CLIENTS,
         Verb.CLIENT,
         Verb.SUBS,
@@ -112,14 +118,18 @@ class Request:
     ``at_ns`` is for ``PLAN``: when to hand over (Unix nanoseconds), 0 or less to end such a plan. A
     verb of its own: a member that does not know it must not hand over at once.
 
-    ``on`` is for ``mixed`` and ``MOVED``, ``count`` for ``history``. ``to`` of ``STEP_DOWN`` is the
+    ``on`` is for ``mixed``, ``MOVED``, ``MOVE_OUT`` and ``MOVE_IN`` (where it is off, they only say
+    what would be done), ``count`` for ``history``. ``transfer`` and ``secret``: of the last two,
+    the name of a move and what its servers prove themselves to each other with, hexadecimal; ``to``
+    is the other server. ``to`` of ``STEP_DOWN`` is the
     id of a node of the cluster, as ``name`` of ``ADD_NODE`` and ``REMOVE_NODE``.
 
     ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of
     ``CLIENT`` and ``KICK``; ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``; ``client`` of
     ``MOVED``: who may still publish. Lists go on behind
     ``after``: a name, with ``after_id`` in a list of subscriptions. ``force``: delete a channel
-    with its subscriptions. ``ages``: of ``SUBS``, also how old things are. ``keep`` and ``up_to``:
+    with its subscriptions; of ``MOVE_UNDO`` and ``MOVE_CLEAN``, the other server has agreed.
+    ``ages``: of ``SUBS``, also how old things are. ``keep`` and ``up_to``:
     purge all but so many of the newest messages, or up to that sequence; 0: without that bound.
     Names have bytes that are no UTF-8 as surrogates.
     """
@@ -140,6 +150,8 @@ class Request:
     at_ns: int = 0
     grace_s: int = 0
     ages: bool = False
+    transfer: str = ""
+    secret: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

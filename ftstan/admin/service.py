@@ -158,6 +158,10 @@ def _details(request: Request) -> str:
     if request.verb is Verb.MOVED:
         shown = request.name.encode("unicode_escape").decode()
         return f' "{shown}" {"on" if request.on else "off"}'
+    if request.verb in {Verb.MOVE_OUT, Verb.MOVE_IN}:
+        shown = request.name.encode("unicode_escape").decode()
+        way = "to" if request.verb is Verb.MOVE_OUT else "from"
+        return f' "{shown}" {way} {request.to}{"" if request.on else ", to see whether it can"}'
     if request.verb is Verb.MIXED:
         return " on" if request.on else " off"
     if request.verb.administers and not request.to:

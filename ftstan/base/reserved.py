@@ -21,6 +21,7 @@ ROOT_FILES = frozenset(
         "clients.dat",
         "dedup.bin",
         "ft.epoch",
+        "ft.moves",
         "ft.watch",
         "restore.json",
         "server.dat",

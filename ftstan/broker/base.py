@@ -22,6 +22,7 @@ from ftstan.stores.interface import ChannelLimits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.broker.arrivals import Arrival
     from ftstan.broker.client import Client
     from ftstan.broker.keymap import KeyMap
     from ftstan.broker.partition import Partition
@@ -148,6 +149,10 @@ class BrokerBase(Core, ABC):
         self.malformed = Malformed()
         self.partition = options.partition
         """Which channels are served here; ``None``: all."""
+        self.elsewhere: set[bytes] = set()
+        """Channels that have moved to another partition, or are still on their way here."""
+        self.arrivals: dict[bytes, Arrival] = {}
+        """Channels that are on their way here from another partition, and what came for them."""
         self.pending_registrations = PendingRegistrations(self.timers)
         self.publish_prefix = subjects.publish.encode() + b"."
         self.discovery_initial = subjects.discovery.encode()[0]

@@ -24,7 +24,7 @@ from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
 from ftstan.broker.lines import ack_lines, publish_rows
 from ftstan.broker.malformed import quoted
-from ftstan.broker.publishing import SERVERS_REPLY
+from ftstan.broker.publishing import HAS_MOVED, SERVERS_REPLY
 from ftstan.broker.records import all_subs, stored_subs
 from ftstan.broker.request_queue import RequestQueue
 from ftstan.broker.skipped import Skipped
@@ -33,11 +33,11 @@ from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.tracing import Tracing
 from ftstan.broker.unread import Unread
 from ftstan.config.limits import Limits, changes
-from ftstan.stores.interface import CLIENTS, Recovered, Store, client_key
+from ftstan.stores.interface import CLIENTS, ChannelStore, Recovered, Store, StoredSub, client_key
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Sequence
 
     from ftstan.broker.dead_letters import DeadLetters
     from ftstan.config.options import StoreLimits
@@ -269,7 +269,10 @@ class Broker(BrokerBase):
         log.info(f"Channel {quoted(name)} has been created", channel=name)
         return channel
 
-    def _create_channel(self, name: bytes) -> Channel:
+    def check_new(self, name: bytes) -> None:
+        """Raise ``StoreError`` with the text for the client if no such channel may be made."""
+        if name in self.elsewhere:
+            raise StoreError(HAS_MOVED.decode())
         if b"\0" in name:
             raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
         limit = self.limits.max_channels
@@ -278,6 +281,9 @@ class Broker(BrokerBase):
         others = self._folded.get(_lower(name))
         if others:
             raise StoreError(c.CASE_CLASH.format(new=quoted(name), old=quoted(others[0])))
+
+    def _create_channel(self, name: bytes) -> Channel:
+        self.check_new(name)
         return self._add_channel(
             Channel(name, self.store.create_channel(name, self.limits.of(name)))
         )
@@ -341,6 +347,40 @@ class Broker(BrokerBase):
             self.window.ended(channel.name)
         if self.dead_letters is not None:
             self.dead_letters.forget(channel.name)
+
+    # ---- channels that move to other partitions, or come from one
+    # ----------------------------------------------------------------------------------------------
+
+    def let_go(self, channel: Channel) -> list[StoredSub]:
+        """Forget a channel that another server goes on with, and keep its store as it is.
+
+        Between two batches, when nothing of it is under way: returns its subscriptions as they are
+        now, which the store is to write if it has to write any.
+        """
+        self.write_events()
+        subs = stored_subs(channel)
+        self.subscriptions.let_go(channel)
+        # Whatever still holds it must take nothing for it.
+        channel.mover = b""
+        channel.store.snapshot = lambda: subs
+        self.drop_channel(channel)
+        return subs
+
+    def take_over(
+        self, store: ChannelStore, subs: Sequence[StoredSub], same: Container[bytes]
+    ) -> Channel:
+        """Serve a channel that was somebody else's, or ours before ``let_go``.
+
+        ``subs``: its subscriptions, which ``store`` has; ``same``: ids of clients that they belong
+        to. The ack inboxes are subscribed to with the next output.
+        """
+        channel = self._add_channel(Channel(store.name, store))
+        refused = exhausted(store)
+        channel.refused = refused.encode() or None
+        self.subscriptions.adopt_all(channel, subs, same)
+        self.inactivity.check(channel)
+        self.replies.write(ack_lines(channel.by_ack_inbox.values()))
+        return channel
 
     def _unfold(self, name: bytes) -> None:
         same = self._folded[_lower(name)]

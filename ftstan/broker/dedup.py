@@ -68,6 +68,10 @@ class Window:
                 self._learnt[digest] = None
         self._shrink()
 
+    def proven(self, channel: bytes) -> dict[bytes, StoredAt]:
+        """What was in the channel's log in this activation."""
+        return {digest: self.known[digest] for digest in self._proven_of.get(channel, ())}
+
     def look(self, channel: bytes, guid: bytes, log: ChannelStore) -> int:
         """The sequence that the publish was stored with; 0 if it is not known.
 

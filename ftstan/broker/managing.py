@@ -17,6 +17,7 @@ from ftstan.base.log import stream as log
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.broker.constants import SECOND
 from ftstan.broker.records import all_subs
+from ftstan.broker.state import Channel
 from ftstan.broker.views import SubRow
 from ftstan.stores import purge_bound
 from ftstan.wire.subjects import publishable, valid_channel
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from ftstan.broker.broker import Broker
     from ftstan.broker.client import Client
-    from ftstan.broker.state import Channel, Subscription
+    from ftstan.broker.state import Subscription
+    from ftstan.stores.interface import ChannelStore
 
 Row = dict[str, Any]
 
@@ -312,6 +314,13 @@ def set_moved(broker: Broker, channel: Channel, mover: bytes | None) -> int:
             channel=channel.name,
         )
     return channel.store.last
+
+
+def promise_store(broker: Broker, store: ChannelStore) -> Future[None]:
+    """Settled when what is staged in ``store``, of a channel that is not served here, is durable,
+    and the datastore was ours after that.
+    """
+    return _promise(broker, channel=Channel(store.name, store))
 
 
 def kick(broker: Broker, client: Client) -> Future[None]:

@@ -47,6 +47,10 @@ class PendingRegistrations:
         self._bytes = 0
         self._over = False
 
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return self._requests
+
     def hold(
         self, client_id: bytes, conn_id: bytes, again: Callable[[], None], size: int, now: int
     ) -> bool:

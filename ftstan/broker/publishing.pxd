@@ -35,6 +35,7 @@ cdef class Core(Delivery):
     cdef public uint64_t publish_end
     cdef public bint has_second_copies
     cdef public bint holds_publishes
+    cdef public object arriving
     cdef public char discovery_initial
     cdef readonly uint64_t in_msgs
     cdef readonly uint64_t in_bytes

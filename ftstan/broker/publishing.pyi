@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from typing_extensions import Buffer
 
 from ftstan.base.errors import StoreError
@@ -30,6 +32,7 @@ class Core(Delivery):
     publish_end: int
     has_second_copies: bool
     holds_publishes: bool
+    arriving: dict[int, Callable[[bytes, bytes, bytes], None]] | None
     discovery_initial: int
     in_msgs: int
     in_bytes: int
@@ -48,6 +51,7 @@ class Core(Delivery):
         self, client_id: bytes, conn_id: bytes, subject: bytes, reply: bytes, payload: bytes
     ) -> bool: ...
     def publish_again(self, subject: bytes, reply: bytes, payload: bytes) -> None: ...
+    def publish_kept(self, subject: bytes, reply: bytes, payload: bytes) -> None: ...
     def put_message(self, channel: Channel, reply: bytes, data: bytes) -> int: ...
     def staged_in(self, channel: Channel) -> tuple[int, int]: ...
     def delivered_size(self, channel: int, reply: int, data: int) -> int: ...

@@ -113,6 +113,9 @@ cdef class Core(Delivery):
         self.publish_end = _FIRST_ACK
         #: Whether a publish can come for several of the publish subjects.
         self.has_second_copies = False
+        #: Of channels that are on their way here, by the sids of their publish subjects: what keeps
+        #: publishes, as ``keep(subject, reply, payload)``; ``None``: there are none.
+        self.arriving = None
         #: Whether the publish of an unknown client may wait until another partition has told of it.
         self.holds_publishes = False
         #: First byte of the discovery subject, which is the operator's to choose.
@@ -267,6 +270,9 @@ cdef class Core(Delivery):
         """A publish for one of the subjects of a partitioned server."""
         cdef size_t n = <size_t>PyBytes_GET_SIZE(self.publish_prefix)
         cdef Span channel
+        if self.arriving is not None and (keep := self.arriving.get(f.sid)) is not None:
+            keep(as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload))
+            return 0
         if self.has_second_copies and f.subject.n >= n:
             channel.p = f.subject.p + n
             channel.n = f.subject.n - n
@@ -297,6 +303,19 @@ cdef class Core(Delivery):
 
     def publish_again(self, bytes subject not None, bytes reply not None, bytes payload not None):
         """Take a publish that ``hold_publish`` has kept."""
+        # It was counted when it came, and noted: a second note would cost a repeat of it its
+        # answer.
+        self.in_msgs -= 1
+        self.in_bytes -= <uint64_t>len(payload)
+        taken, answered = self.taken, self.answered
+        self.taken = self.answered = None
+        try:
+            self.publish_kept(subject, reply, payload)
+        finally:
+            self.taken, self.answered = taken, answered
+
+    def publish_kept(self, bytes subject not None, bytes reply not None, bytes payload not None):
+        """Take a publish that was kept before anybody looked at it."""
         cdef Frame f
         f.sid = _PUBLISH
         f.subject.p = PyBytes_AS_STRING(subject)
@@ -305,16 +324,7 @@ cdef class Core(Delivery):
         f.reply.n = <size_t>len(reply)
         f.payload.p = PyBytes_AS_STRING(payload)
         f.payload.n = <size_t>len(payload)
-        # It was counted when it came, and noted: a second note would cost a repeat of it its
-        # answer.
-        self.in_msgs -= 1
-        self.in_bytes -= f.payload.n
-        taken, answered = self.taken, self.answered
-        self.taken = self.answered = None
-        try:
-            self.publish(&f)
-        finally:
-            self.taken, self.answered = taken, answered
+        self.publish(&f)
 
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1:
         return self.holds_publishes and self.hold_publish(

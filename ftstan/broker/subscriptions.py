@@ -18,13 +18,15 @@ from ftstan.broker.bounds import excess_of_subscribe
 from ftstan.broker.client import Client
 from ftstan.broker.groups import Groups, stored_name
 from ftstan.broker.malformed import quoted
-from ftstan.broker.records import state_of
+from ftstan.broker.records import all_subs, state_of
 from ftstan.broker.resending import Resending
 from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.wire import messages
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
     from ftstan.broker.base import BrokerBase
     from ftstan.stores.interface import StoredSub
 
@@ -54,6 +56,7 @@ class Subscriptions:
             self._broker.on_malformed("subscribe", request.client_id, error)
         elif not self._broker.owns(request.subject):
             # Another partition answers, or nobody.
+            self._keep(request.subject, request.inbox, partial(self.subscribe, reply, payload))
             return
         elif request.client_id not in self._broker.clients:
             if self._is_held(request, reply, payload):
@@ -92,6 +95,12 @@ class Subscriptions:
             backs_off="subscription without a client",
         )
         return False
+
+    def _keep(self, name: bytes, inbox: bytes, again: Callable[[], None]) -> None:
+        """Keep a request about a channel that is on its way here: nobody else may answer it."""
+        arrival = self._broker.arrivals.get(name)
+        if arrival is not None:
+            arrival.keep_request(inbox, again)
 
     def on_ack_timer(self, sub: Subscription) -> None:
         """Send messages again that the subscription did not acknowledge in time."""
@@ -342,6 +351,8 @@ class Subscriptions:
             broker.answer(reply, messages.subscription_error(c.INVALID_UNSUBSCRIBE))
             return
         if not broker.owns(request.subject):
+            again = partial(self.unsubscribe, reply, payload, close=close)
+            self._keep(request.subject, b"", again)
             return
         try:
             channel = broker.known_channel(request.subject)
@@ -395,20 +406,42 @@ class Subscriptions:
     # ---- recovery
     # ----------------------------------------------------------------------------------------------
 
-    def adopt_all(self, channel: Channel) -> None:
-        """Rebuild the subscriptions that a channel's store kept."""
-        for stored in channel.store.recovered_subs():
-            self._adopt(channel, stored)
+    def adopt_all(
+        self,
+        channel: Channel,
+        stored: Iterable[StoredSub] | None = None,
+        same: Container[bytes] = (),
+    ) -> None:
+        """Rebuild the subscriptions that a channel's store kept, or ``stored``.
+
+        ``same``: ids of clients that are those which these subscriptions belong to, also if they
+        have come since the start.
+        """
+        for each in channel.store.recovered_subs() if stored is None else stored:
+            self._adopt(channel, each, same)
         self._groups.settle(channel)
 
-    def _adopt(self, channel: Channel, stored: StoredSub) -> None:
+    def let_go(self, channel: Channel) -> None:
+        """Forget the live subscriptions of a channel that another server goes on with; nothing of
+        them is stored.
+        """
+        for sub in all_subs(channel):
+            if sub.client is not None:
+                self._forget(sub)
+        waiting = self.resending.recovering
+        left = [sub for sub in waiting if sub.channel is not channel]
+        if len(left) < len(waiting):
+            self.resending.recovering.clear()
+            self.resending.recovering.extend(left)
+
+    def _adopt(self, channel: Channel, stored: StoredSub, same: Container[bytes]) -> None:
         state = stored.state
         client = (
             None
             if state.is_closed and not state.queue
             else self._broker.clients.get(state.client_id)
         )
-        if client is not None and not client.recovered:
+        if client is not None and not client.recovered and client.client_id not in same:
             # In a channel that is opened late: the client that it belonged to is gone, and this one
             # took its id since.
             client = None

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ftstan.admin.protocol import Request, Verb
-from ftstan.admin.signing import plain
 from ftstan.base.errors import RefusedError
 from ftstan.base.sizes import count_of, size_of
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
-    BUSY_S,
-    Asked,
     UnservedError,
     claimed,
 )
+from ftstan.cli.admin_servers import Servers
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
 from ftstan.cli.reports import channel_report, state_of, subscription_report
@@ -42,7 +39,6 @@ from ftstan.cli.words.servers import (
     EXIT_UNSERVED,
 )
 from ftstan.ft.health import name as server_name
-from ftstan.ft.subjects import question_subject
 
 if TYPE_CHECKING:
     import argparse
@@ -51,89 +47,6 @@ if TYPE_CHECKING:
     from ftstan.base.states import NodeStatus
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Servers(Asked):
-    """The servers of one cluster."""
-
-    def everybody(self) -> list[NodeStatus]:
-        """Every server that answers. Raises ``UnservedError`` if none does."""
-        subject = question_subject(self.cluster)
-        found = self.who(subject) or self.who(subject, BUSY_S, bool)
-        if not found:
-            raise UnservedError(
-                f"no server of cluster {self.cluster} answered",
-                hint="check --server, --cluster and the servers' logs",
-            )
-        return found
-
-    def serving(self) -> list[NodeStatus]:
-        """The server that serves, or those that share the channels. Raises ``UnservedError``."""
-        subject = question_subject(self.cluster)
-
-        def enough(found: list[NodeStatus]) -> bool:
-            return any(node.serving and not node.partitioned for node in found)
-
-        found = self.who(subject, None, enough)
-        if not any(node.serving for node in found):
-            found = self.who(subject, BUSY_S, enough)
-        serving = [node for node in found if node.serving]
-        if not serving:
-            raise UnservedError(
-                f"no server of cluster {self.cluster} serves",
-                hint="check --server, --cluster and the servers' logs",
-            )
-        return serving
-
-    def named(self, word: str) -> NodeStatus:
-        """The server of that id (or enough of its beginning) or host.
-
-        Without a word the only one.
-        """
-        found = [
-            node
-            for node in self.everybody()
-            if not word or word in {node.name, node.host} or node.server.startswith(word)
-        ]
-        if len(found) == 1:
-            return found[0]
-        known = ", ".join(server_name(node) for node in found)
-        raise RefusedError(
-            f"{word or 'this cluster'} is {len(found)} servers: {known}"
-            if found
-            else f"no server {word} answered",
-            hint="name one by its name or id: ftstanctl server ls",
-        )
-
-    def rows(self, request: Request, server: NodeStatus) -> list[Row]:
-        """A whole list of one server, piece by piece."""
-        rows: list[Row] = []
-        while True:
-            answer = self.ask(server, plain(request))
-            rows += answer.rows
-            if not (answer.more and answer.rows):
-                return rows
-            request = _behind(request, answer.rows[-1])
-
-    def one(self, request: Request) -> tuple[NodeStatus, Row]:
-        """The one row that is asked for, and who has it. Raises ``RefusedError``: nobody has."""
-        refusal: RefusedError | None = None
-        for server in self.serving():
-            answer = self.hear(server, plain(request))
-            if answer.ok and answer.rows:
-                return server, answer.rows[0]
-            if refusal is None or not answer.elsewhere:
-                refusal = RefusedError(f"{server_name(server)}: {answer.error}", hint=answer.hint)
-        assert refusal is not None
-        raise refusal
-
-
-def _behind(request: Request, row: Row) -> Request:
-    """The request for what comes behind that row."""
-    if request.verb is Verb.SUBS:
-        return replace(request, after=row["channel"], after_id=row["id"])
-    return replace(request, after=row["id" if request.verb is Verb.CLIENTS else "name"])
 
 
 # ---- channels
@@ -263,6 +176,13 @@ def _channel_moved(arguments: argparse.Namespace, servers: Servers) -> int:
         print_json({"channel": row["name"], "moved": is_on, **answer.rows[0]})
         return EXIT_DONE
     return _say(arguments, "channel", answer.note)
+
+
+def _channel_move(arguments: argparse.Namespace, servers: Servers) -> int:
+    # Late: no other command of these needs it.
+    from ftstan.cli import move  # noqa: PLC0415
+
+    return move.run(arguments, servers)
 
 
 def _channel_redrive(arguments: argparse.Namespace, servers: Servers) -> int:
@@ -529,6 +449,7 @@ _RUN: dict[str, dict[str, Callable[[argparse.Namespace, Servers], int]]] = {
         "create": _channel_create,
         "delete": _channel_delete,
         "moved": _channel_moved,
+        "move": _channel_move,
         "purge": _channel_purge,
         "redrive": _channel_redrive,
     },

@@ -27,8 +27,8 @@ from ftstan.bridge.mirror import Mirror
 from ftstan.bridge.target import StreamOptions, Target
 from ftstan.bridge.wayback import Inlet, WayBack
 from ftstan.cli import client_options, connecting
-from ftstan.cli.admin import Servers
 from ftstan.cli.admin_client import UnservedError, claimed, read_admin_key
+from ftstan.cli.admin_servers import Servers
 from ftstan.cli.confirming import confirm
 from ftstan.cli.hidden import blank_secrets
 from ftstan.cli.terminal import print_json, print_table, say

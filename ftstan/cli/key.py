@@ -15,8 +15,8 @@ from ftstan.admin.protocol import Request, Verb
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import ConfigError, RefusedError, StoreError, UsageError
 from ftstan.cli import contexts
-from ftstan.cli.admin import Servers
 from ftstan.cli.admin_client import UnservedError, claimed
+from ftstan.cli.admin_servers import Servers
 from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
 from ftstan.cli.program import give_examples

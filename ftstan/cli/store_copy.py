@@ -47,8 +47,12 @@ def copy(arguments: argparse.Namespace) -> int:
                     f"{at.place} holds no store", hint="name a store that a server has served"
                 )
             total = sum(channel.count for channel in found.channels)
+            moves = at.read_moves()
             made, _ = to.open()
             to.guard()
+            if moves:
+                # A server on the copy must know, too, what is another one's by now.
+                to.write_moves(moves)
             with progress("copying", total, shown=shown, counted=True) as advance:
                 wanted = copy_store(
                     store,

@@ -34,6 +34,7 @@ from ftstan.wire.nuid import Nuid
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ftstan.ft.moves import Moves
     from ftstan.ft.ownership import StoreOwner
     from ftstan.stores.interface import Recovered, Store
     from ftstan.stores.sql.fence import Fence
@@ -90,6 +91,17 @@ class End(Protocol):
 
     def guard(self) -> None:
         """Let no server start on it. Raises ``StoreError``."""
+        ...
+
+    def read_moves(self) -> Moves:
+        """Which channels have moved to another partition, or come from one.
+
+        Raises ``RecoveryError`` and ``StoreError``.
+        """
+        ...
+
+    def write_moves(self, moves: Moves) -> None:
+        """Keep that. Raises ``StoreError``, also if this kind of store cannot."""
         ...
 
 
@@ -190,6 +202,12 @@ class _Directory:
     def guard(self) -> None:
         env = self._env()
         env.disk.close(replace_file(env, env.root, SERVER, GUARD))
+
+    def read_moves(self) -> Moves:
+        return self.owner.read_moves()
+
+    def write_moves(self, moves: Moves) -> None:
+        self.owner.write_moves(moves)
 
     def _env(self) -> FileEnv:
         options = FileStoreOptions(crc_polynomial=self.crc_poly)
@@ -316,6 +334,12 @@ class OwnedDatabase:
             )
 
         self._owner.fence.transaction(write)
+
+    def read_moves(self) -> Moves:
+        return self._owner.read_moves()
+
+    def write_moves(self, moves: Moves) -> None:
+        self._owner.write_moves(moves)
 
 
 def _empty(session: Session, table: str) -> None:

@@ -147,7 +147,7 @@ class CopySource:
         if local is None:
             # It was deleted, which the log says behind the manifest.
             return b""
-        held, packed = _messages(local.store, first, last)
+        held, packed = messages_of(local.store, first, last)
         # The read may have met damage, and passed over it.
         shown = name.decode("utf-8", "backslashreplace")
         if shown in self._replica.store.quarantined:
@@ -183,7 +183,7 @@ class CopySource:
             operations.append(Operation(Op.SERVER_INFO, b"", replica.info))
         for name, local in replica.channels.items():
             channels.append(self._row(name, local.store))
-            operations += _sub_operations(name, self._subs(local))
+            operations += sub_operations(name, self._subs(local))
         if replica.remembered:
             window = dict(replica.remembered)
             operations.append(Operation(Op.REMEMBER, b"", (window, len(window))))
@@ -201,7 +201,8 @@ def _refusal(why: str) -> bytes:
     return _HEAD.pack(_REFUSED, 0, 0, 0) + why.encode("utf-8", "backslashreplace")
 
 
-def _sub_operations(name: bytes, subs: Iterable[StoredSub]) -> list[Operation]:
+def sub_operations(name: bytes, subs: Iterable[StoredSub]) -> list[Operation]:
+    """Subscriptions of a channel, and what they have not acknowledged."""
     operations = []
     pending = SubEvents()
     for stored in subs:
@@ -213,7 +214,7 @@ def _sub_operations(name: bytes, subs: Iterable[StoredSub]) -> list[Operation]:
     return operations
 
 
-def _messages(store: ChannelStore, first: int, last: int) -> tuple[list[tuple[int, int]], bytes]:
+def messages_of(store: ChannelStore, first: int, last: int) -> tuple[list[tuple[int, int]], bytes]:
     """Messages ``first`` to ``last``, or the first of them that are there, packed; and the first
     and the last sequence of each row of them without a hole.
     """
@@ -361,7 +362,7 @@ class Copy:
         if last < max(channel.first, store.first):
             return False
         theirs = yield from self._messages(name, last, last)
-        return bool(theirs) and theirs == _messages(store, last, last)[1]
+        return bool(theirs) and theirs == messages_of(store, last, last)[1]
 
     def _messages(self, name: bytes, first: int, last: int) -> Generator[None, None, bytes]:
         asked = {"want": _MESSAGES, "channel": name.hex(), "from": first, "to": last}

@@ -516,7 +516,7 @@ class ServerOptions:
     admin_key: str = option(
         "", "File with the key for ftstanctl, made if missing; for memory stores")
     allow_channel_move: bool = option(
-        False, "Let ftstanctl mark channels as moved, so that publishes to them are refused",
+        False, "Let ftstanctl mark channels as moved, and move them between partitions",
         reloadable=True)
     strict_permissions: bool = option(
         False, "Refuse to start on a datastore that everybody may write to")

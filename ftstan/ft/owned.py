@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch import Activation
     from ftstan.ft.epoch_records import Cause, Ending, EpochRecord
     from ftstan.ft.lockfaults import LockCounts
+    from ftstan.ft.moves import Moves
     from ftstan.ft.ownership import StoreLook
     from ftstan.ft.watch import Watch
 
@@ -93,6 +94,16 @@ class Owner(Protocol):
 
     def rotate_key(self, grace_s: int) -> Keys:
         """Replace that key: see ``StoreOwner.rotate_key``."""
+        ...
+
+    def read_moves(self) -> Moves:
+        """Which channels have moved to or from this store. Raises ``RecoveryError`` and
+        ``StoreError``.
+        """
+        ...
+
+    def write_moves(self, moves: Moves) -> None:
+        """Replace that, durable on return. Raises ``FencedError`` and ``StoreError``."""
         ...
 
     @property

@@ -39,6 +39,7 @@ from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount, mount_of
+from ftstan.ft.moves import read_moves, write_moves
 from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.ft.watch import WATCH_NAME, decode_watch, departure, farewell, last_word
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch import LostEpochs
     from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.mounts import Mount
+    from ftstan.ft.moves import Moves
     from ftstan.ft.survey import Survey
 
 _WATCH_READS = 3
@@ -346,6 +348,16 @@ class StoreOwner:
         """
         now_ns = self._clock.wall_ns()
         return rotate_key(self._disk, self.root, self.confirm, grace_s=grace_s, now_ns=now_ns)
+
+    def read_moves(self) -> Moves:
+        """Which channels have moved to or from this datastore. Raises ``RecoveryError`` and
+        ``StoreError``.
+        """
+        return read_moves(self._disk, self.root)
+
+    def write_moves(self, moves: Moves) -> None:
+        """Replace that, durable on return. Raises ``FencedError`` and ``StoreError``."""
+        write_moves(self._disk, self.root, self.confirm, moves)
 
     @property
     def name(self) -> str:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ftstan.base.clock import Clock
     from ftstan.base.disk import Space
     from ftstan.ft.epoch import LostEpochs
+    from ftstan.ft.moves import Moves
     from ftstan.stores.interface import StoreContext
     from ftstan.stores.sql.session import Session
     from ftstan.stores.sql.source import Source
@@ -216,6 +217,15 @@ class SqlOwner:
         """See ``read_keys``."""
         del grace_s
         return self.read_keys()
+
+    def read_moves(self) -> Moves:
+        """No channel moves to or from a database."""
+        return {}
+
+    def write_moves(self, moves: Moves) -> None:
+        """See ``read_moves``. Raises ``StoreError``."""
+        del moves
+        raise StoreError("a database keeps no moves of channels", hint="only file stores do")
 
     @property
     def name(self) -> str:

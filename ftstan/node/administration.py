@@ -89,6 +89,8 @@ class Administration:
                 return Answer(ok=True, note="closed; its durable subscriptions stay")
             case Verb.SUBS:
                 return await self._subs(request)
+            case Verb.MOVES | Verb.MOVE_OUT | Verb.MOVE_IN | Verb.MOVE_UNDO | Verb.MOVE_CLEAN:
+                return await self._move(request)
         return await self._channel(request, name)
 
     def _cluster(self) -> ClusterPart:
@@ -170,6 +172,29 @@ class Administration:
         return _one(
             await self._serve(lambda b: managing.channel_row(managing.find_channel(b, name)))
         )
+
+    async def _move(self, request: Request) -> Answer:
+        """Carry out a request about a move to another partition, or from one."""
+        orders = self._node.partitioning.orders()
+        if orders is None:
+            if request.verb is Verb.MOVES:
+                return Answer(ok=True)
+            raise RefusedError(
+                "this server is not partitioned: there is no other one to move a channel to",
+                hint="a channel moves between servers with partitioning: true",
+            )
+        match request.verb:
+            case Verb.MOVES:
+                return Answer(ok=True, rows=tuple(orders.rows(request.after)))
+            case Verb.MOVE_OUT:
+                row = await orders.offer(request)
+            case Verb.MOVE_IN:
+                row = await orders.accept(request)
+            case Verb.MOVE_UNDO:
+                return Answer(ok=True, note=await orders.undo(request))
+            case _:
+                return Answer(ok=True, note=await orders.clean(request))
+        return Answer(ok=True, rows=(row,), note=row["step"])
 
     async def _delete(self, request: Request, name: bytes) -> Answer:
         row = await self._serve(lambda b: managing.channel_row(managing.find_channel(b, name)))

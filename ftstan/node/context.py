@@ -38,9 +38,11 @@ from ftstan.wire.nuid import Nuid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.admin.protocol import Request
     from ftstan.base.disk import Space
     from ftstan.base.histogram import Histogram
     from ftstan.base.states import Clustering, NodeStatus
+    from ftstan.broker.managing import Row
     from ftstan.broker.partition import Partition
     from ftstan.cluster.replica import Replica
     from ftstan.config.options import LinkOptions, ServerOptions, ServerTlsOptions, StoreLimits
@@ -275,10 +277,51 @@ class MonitorPart(Protocol):
         ...
 
 
+class MovesPart(Protocol):
+    """What operators ask about channels that move (``move_orders.MoveOrders``), for the other
+    parts.
+    """
+
+    def rows(self, after: str) -> list[Row]:
+        """Every move that is known here, of channels behind ``after``."""
+        ...
+
+    async def offer(self, request: Request) -> Row:
+        """Let another server have a channel. Raises ``FtstanError``, as the others do."""
+        ...
+
+    async def accept(self, request: Request) -> Row:
+        """Bring a channel here."""
+        ...
+
+    async def undo(self, request: Request) -> str:
+        """Take a move back; returns what was done."""
+        ...
+
+    async def clean(self, request: Request) -> str:
+        """Remove what a channel has left here; returns what was done."""
+        ...
+
+
 class PartitionPart(Protocol):
     """The exchange with other partitions (``partition.Partitioning``), for the other parts."""
 
     partition: Partition | None
+
+    def orders(self) -> MovesPart | None:
+        """What operators ask about channels that move; ``None``: there is no other partition."""
+        ...
+
+    def look(self) -> None:
+        """Let what the datastore says of moves change the list. On the data plane.
+
+        Raises ``RecoveryError`` and ``StoreError``.
+        """
+        ...
+
+    def limits(self, limits: StoreLimits) -> StoreLimits:
+        """What holds on this server, if ``limits`` is what the configuration says."""
+        ...
 
 
 def _control(*arguments: Any, **named: Any) -> Control:

@@ -13,7 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base import log
-from ftstan.base.errors import NatsError, RefusedError
+from ftstan.base.errors import NatsError, RecoveryError, RefusedError, StoreError
 from ftstan.base.states import NodeState
 from ftstan.broker.lines import publish_rows
 from ftstan.config.member import member_name
@@ -351,6 +351,12 @@ class Handover:
         node = self._node
         leaving = taken.leaving
         assert node.link is not None
+        if node.partitioning.partition is not None:
+            # The owner may serve other channels than its configuration says.
+            with contextlib.suppress(StoreError, RecoveryError):
+                await node.call(node.partitioning.look)
+            if self._taken is not taken:
+                return
         buffer = HandoverBuffer(
             node.link, node.clock, publish_rows(leaving.publishes, node.partitioning.partition)
         )

@@ -218,7 +218,7 @@ class NodeMember:
 
         def apply() -> None:
             if node.plane.serving is not None:
-                node.plane.serving.set_limits(limits)
+                node.plane.serving.set_limits(node.partitioning.limits(limits))
             elif node.cluster is not None:
                 node.cluster.set_limits(limits)
 

@@ -469,7 +469,8 @@ class Node(Context):
         self._serving_since = self.clock.mono()
         assert self._access is not None
         store = self._store = encrypted(self._access.open(), self.ring, options.encryption)
-        store.set_limits(Limits(options.limits))
+        limits = self.partitioning.limits(options.limits)
+        store.set_limits(Limits(limits))
         recovered = store.recover()
         if options.dir and not options.clustered:
             self._leave_cluster(store)
@@ -498,11 +499,11 @@ class Node(Context):
                 hb_interval=options.hb_interval,
                 hb_timeout=options.hb_timeout,
                 hb_fail_count=options.hb_fail_count,
-                max_channels=options.limits.max_channels,
+                max_channels=limits.max_channels,
                 replace_durable=options.replace_durable,
-                limits=options.limits.channel,
-                channels=options.limits.channels,
-                deliveries=options.limits.deliveries,
+                limits=limits.channel,
+                channels=limits.channels,
+                deliveries=limits.deliveries,
                 partition=self.partitioning.partition,
             ),
             self.nuid,
@@ -513,6 +514,9 @@ class Node(Context):
                 recovered.remembered,
                 self.ring.mark_keys() if self.ring is not None else (),
             )
+        if self.partitioning.moving is not None:
+            recovered = self.partitioning.moving.set_aside(store, recovered)
+            self.partitioning.moving.tell(broker)
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
         log.stream.info(
             recovered_line(
@@ -577,7 +581,7 @@ class Node(Context):
             # In a group NATS may be away for a moment; the loop goes on trying.
             serving.open_link(ahead)
         # A reload may have come while it recovered.
-        serving.set_limits(self.options.limits)
+        serving.set_limits(self.partitioning.limits(self.options.limits))
         self.plane.serving = serving
 
     # ---- stopping

@@ -111,6 +111,21 @@ class Exchange:
         self._spawn(self._do_work())
         self._spawn(self._ask_first())
 
+    @property
+    def control(self) -> Control:
+        """The connection, for what else partitions say to each other."""
+        return self._control
+
+    @property
+    def inbox(self) -> str:
+        """The subject of answers to us; what is below it but ``clients`` is free."""
+        return self._inbox
+
+    def change(self, names: Sequence[bytes]) -> None:
+        """Another list from now on: a channel has moved, and its other server knows that."""
+        self._names = tuple(names)
+        self._set = PatternSet(names)
+
     def renew(self, presented: LinkOptions) -> None:
         """Present this login and TLS from the next connection on."""
         self._control.renew(presented)

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ftstan.broker.partition import Partition
-    from ftstan.config.options import LinkOptions
+    from ftstan.config.options import LinkOptions, StoreLimits
     from ftstan.node.context import Context
+    from ftstan.node.move_orders import MoveOrders
+    from ftstan.node.moving import Moving
     from ftstan.node.partition_exchange import Exchange
     from ftstan.stores.interface import ClientInfo, ServerInfo
 
@@ -44,11 +46,19 @@ class Partitioning:
             )
         self._node = node
         self._exchange: Exchange | None = None
+        self.moving: Moving | None = None
+        if self.partition is not None:
+            from ftstan.node.moving import Moving  # noqa: PLC0415
+
+            self.moving = Moving(node, lambda: self.partition)
 
     async def __aenter__(self) -> None:
         node = self._node
-        if self.partition is None:
+        if self.moving is None:
             return
+        await node.call(self.look)
+        self.moving.tell_lists()
+        assert self.partition is not None
         from ftstan.node.partition_exchange import Exchange  # noqa: PLC0415
         from ftstan.wire.partition import Sender  # noqa: PLC0415
 
@@ -67,6 +77,35 @@ class Partitioning:
             learn=self._learn,
         )
         await self._exchange.start()
+        assert self.moving is not None
+        await self.moving.begin(self._exchange)
+
+    def orders(self) -> MoveOrders | None:
+        """What operators ask about channels that move; ``None``: there is no other partition."""
+        if self.moving is None:
+            return None
+        from ftstan.node.move_orders import MoveOrders  # noqa: PLC0415
+
+        return MoveOrders(self._node, self.moving)
+
+    def look(self) -> None:
+        """Let what the datastore says of moves change the list. On the data plane.
+
+        Also before the store is ours: for what is kept while its owner leaves. Raises
+        ``RecoveryError`` and ``StoreError``.
+        """
+        if self.moving is None:
+            return
+        from ftstan.broker.partition import Partition  # noqa: PLC0415
+
+        self.moving.load()
+        self.partition = Partition(
+            self.moving.names(name for name, _ in self._node.options.limits.channels)
+        )
+
+    def limits(self, limits: StoreLimits) -> StoreLimits:
+        """What holds on this server, if ``limits`` is what the configuration says."""
+        return self.moving.limits(limits) if self.moving is not None else limits
 
     async def __aexit__(
         self,
@@ -94,6 +133,8 @@ class Partitioning:
             with contextlib.suppress(NatsError):
                 # When the connection is back it is asked again.
                 await self._exchange.ask_for_clients()
+        if self.moving is not None:
+            self.moving.go_on()
 
     async def _known(self) -> list[ClientInfo]:
         serving = self._node.plane.serving
@@ -109,6 +150,8 @@ class Partitioning:
 
     async def end(self) -> None:
         """Stop asking and answering."""
+        if self.moving is not None:
+            await self.moving.end()
         exchange = self._exchange
         self._exchange = None
         if exchange is not None:

@@ -10,6 +10,7 @@ link is back.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
@@ -28,6 +29,8 @@ from ftstan.node.handover_buffer import count_publishes
 from ftstan.stores.interface import is_client_key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ftstan.base.clock import Clock
     from ftstan.broker.broker import Broker
     from ftstan.config.options import StoreLimits
@@ -109,8 +112,10 @@ class Serving:
         self.failed_commits = 0
         """How often storage refused a channel its part of a batch."""
         self._pongs_due = 0
-        self._pings: deque[bool] = deque()
-        """Of each PING under way, the oldest first, whether it stands behind a piece of output."""
+        self._pings: deque[bool | Future[None]] = deque()
+        """Of each PING under way, the oldest first, whether it stands behind a piece of output; or
+        who waits for its answer.
+        """
         self._send_window = SendWindow()
         self.most_delivered = broker.budget
         """Bytes of deliveries in one write, when the NATS server keeps up."""
@@ -238,6 +243,10 @@ class Serving:
         log.error(f'connection "{self._name}" has been disconnected: {error.text}')
         self.link.close()
         self.ready = False
+        for asked in self._pings:
+            if isinstance(asked, Future):
+                asked.set_exception(error)
+        self._pings.clear()
         if self._leaving is not None:
             leaving = self._leaving
             self._leaving = None
@@ -448,7 +457,11 @@ class Serving:
             if kind == _PING:
                 self.link.send(b"PONG\r\n", _SEND_DEADLINE_S)
             elif kind == _PONG:
-                if self._pings and self._pings.popleft():
+                asked = self._pings.popleft() if self._pings else False
+                if isinstance(asked, Future):
+                    asked.set_result(None)
+                    continue
+                if asked:
                     self._send_window.answered(self._clock.mono())
                     continue
                 self._pongs_due -= 1
@@ -558,6 +571,55 @@ class Serving:
         """
         check_limits(limits)
         return self.broker.set_limits(limits)
+
+    # ---- channels that move to other partitions, or come from one
+    # ---------------------------------------------------------------------------------------
+
+    def send(self, lines: bytes) -> Future[None]:
+        """Send lines that subscribe, or take that back.
+
+        Settled when NATS has processed them, and what it had sent before is applied: at the next
+        call on this thread it is committed and answered, too. Raises ``NatsError``, also as the
+        result.
+        """
+        if not self.link.connected or not self.ready:
+            raise ConnectionLostError("nats: not connected")
+        done: Future[None] = Future()
+        # Nobody cancels it: whoever waits has a deadline of its own.
+        done.set_running_or_notify_cancel()
+        self.link.send(lines + b"PING\r\n", _SEND_DEADLINE_S)
+        self._pings.append(done)
+        return done
+
+    def subscribe(self, lines: bytes) -> None:
+        """Send lines that subscribe to what the broker listens to by now: a connection that is made
+        later subscribes to all of that.
+        """
+        if self.link.connected:
+            with contextlib.suppress(NatsError):
+                self.link.send(lines, _SEND_DEADLINE_S)
+
+    def go_on(self) -> None:
+        """Take a turn soon: something was staged beside what clients have sent."""
+        self._more = True
+
+    @property
+    def is_noting(self) -> bool:
+        """Whether publishes are noted for a successor already, or one follows soon."""
+        return self._is_noting or self._has_left
+
+    def leave_out(self, answered: Mapping[bytes, int]) -> None:
+        """Leave these publishes out, so often each, which another server has answered: now, and as
+        long as a copy of one may come late.
+        """
+        known = self.broker.answered or {}
+        self.broker.answered = {
+            key: known.get(key, 0) + answered.get(key, 0) for key in {*known, *answered}
+        }
+        if self.broker.taken is None:
+            # A successor of ours would get such a copy, too.
+            self.broker.taken = []
+        self._forget_at = self._clock.mono() + _LATE_COPIES_S
 
     # ---- planned hand-over
     # ---------------------------------------------------------------------------------------

@@ -42,7 +42,11 @@ _REQUESTS = (
 _SUBSCRIBING = ("_STAN.sub.test-cluster", "_STAN.unsub.test-cluster", "_STAN.subclose.test-cluster")
 _GROUP = ("_STAN.ft.test-cluster.test-group", "_FTSTAN.ft.test-cluster.test-group")
 _CHANNELS = ("_STAN.pub.test-cluster.orders.new", "_STAN.pub.test-cluster.other")
-_PARTITIONS = ("_STAN.part.test-cluster", "_FTSTAN.part.test-cluster")
+_PARTITIONS = (
+    "_STAN.part.test-cluster",
+    "_FTSTAN.part.test-cluster",
+    "_FTSTAN.move.test-cluster",
+)
 _REST = (
     "_FTSTAN.ctl.test-cluster.x",
     *_PARTITIONS,

@@ -669,6 +669,31 @@ CODES: Final = (
         page="jetstream.md#cut-over",
     ),
     Code(
+        3211,
+        'Channel ".." has moved to ..: take it out of the list of this server',
+        "Take it out of `channels` in the configuration, before the next restart or later",
+        page="partitioning.md#moving-a-channel",
+    ),
+    Code(
+        3212,
+        'Channel ".." has come here from ..: add it to the list of this server',
+        "Add it to `channels` in the configuration, with its limits: `ftstanctl channel move "
+        "--status`",
+        page="partitioning.md#moving-a-channel",
+    ),
+    Code(
+        3213,
+        'Channel ".." did not move, and is served again: ..',
+        "Nothing: its target tries again; else `ftstanctl channel move NAME --undo`",
+        page="partitioning.md#moving-a-channel",
+    ),
+    Code(
+        3214,
+        'Channel ".." does not come here yet: ..',
+        "Mend what the line names: it tries again; else `ftstanctl channel move NAME --undo`",
+        page="partitioning.md#moving-a-channel",
+    ),
+    Code(
         4001,
         'channel ".." is quarantined: ..',
         "`ftstanctl store verify DIR`, then the page",

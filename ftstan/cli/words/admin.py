@@ -74,6 +74,15 @@ _WORDS = {
             changes=True,
             destroys=True,
         ),
+        "move": _Word(
+            "move a channel to another partition, without stopping its publishers",
+            (
+                "channel move orders --to host2 --dir /nss/a --to-dir /nss/b",
+                "channel move --status",
+            ),
+            changes=True,
+            destroys=True,
+        ),
         "purge": _Word(
             "remove messages of a channel from its front, or all; its last sequence and "
             "subscriptions stay",
@@ -221,6 +230,7 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 metavar="ID",
                 help="the client that may still publish (default: none)",
             )
+            _add_move_options(commands.choices["move"])
             again = commands.choices["redrive"]
             again.add_argument(
                 "--to",
@@ -257,3 +267,33 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 )
 
     return add
+
+
+def _add_move_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="CHANNEL", nargs="?", default="")
+    parser.add_argument(
+        "--to",
+        default="",
+        metavar="SERVER",
+        help="who is to have it: the name, id or host of a server",
+    )
+    parser.add_argument(
+        "--to-dir", default="", metavar="DIR", help="the datastore of that server, for its key"
+    )
+    parser.add_argument(
+        "--to-admin-key",
+        default="",
+        metavar="FILE",
+        help="a copy of that server's admin.key (default: the key of the server that has it)",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    what.add_argument(
+        "--status", action="store_true", help="show the moves that servers know of, and end"
+    )
+    what.add_argument("--undo", action="store_true", help="take a move back that is under way")
+    what.add_argument(
+        "--remove-copy",
+        action="store_true",
+        help="remove what a channel that has moved has left at its former server",
+    )

@@ -93,6 +93,7 @@ def test_only_looking_needs_no_seal() -> None:
         Verb.HISTORY,
         Verb.CHANNELS,
         Verb.CHANNEL,
+        Verb.MOVES,
         Verb.CLIENTS,
         Verb.CLIENT,
         Verb.SUBS,

@@ -10,6 +10,8 @@ import pytest
 
 from ftstan.base.errors import DamageError, RecoveryError, StoreError
 from ftstan.cli import ctl, store_end
+from ftstan.config.options import ChannelLimits
+from ftstan.ft.moves import Move, Step, decode_moves, encode_moves
 from ftstan.stores import copying
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.memory import MemoryStore
@@ -178,3 +180,18 @@ def test_a_copy_that_fails_leaves_its_source_as_a_clean_stop(
         patch.setattr(copying, "_copy_subs", dies)
         assert copy(source, tmp_path / "target", capsys)[0] == 2
     assert is_clean(source)
+
+
+def test_a_copy_knows_what_has_moved_to_other_servers(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moves = encode_moves(
+        {"foo": Move("ab" * 16, Step.GONE, "cd" * 32, "host2:8222", ChannelLimits())}
+    )
+    (source / "ft.moves").write_bytes(moves)
+    assert copy(source, tmp_path / "target", capsys) == (0, "")
+    assert decode_moves((tmp_path / "target" / "ft.moves").read_bytes()) == decode_moves(moves)
+    (source / "ft.moves").write_bytes(moves[:-1])
+    status, said = copy(source, tmp_path / "other", capsys)
+    assert status
+    assert "ft.moves is damaged" in said

@@ -19,7 +19,7 @@ from ftstan.broker import managing
 from ftstan.cli.ctl import main
 from ftstan.config.options import StoreLimits
 from ftstan.config.validation import check_limits
-from ftstan.ft import epoch, lock, watch
+from ftstan.ft import epoch, lock, moves, watch
 from ftstan.stores.file import deletion
 from ftstan.stores.file.state import checkpoint, clients, remembered, serverfile, state_recovery
 from ftstan.stores.file.tools import restoring
@@ -37,6 +37,7 @@ TAKEN = [
     b"ft.claim.999999999999999999",
     b"ft.claim.100000",
     b"ft.epoch",
+    b"ft.moves",
     b"ft.watch",
     b"FT.Epoch",
     b"ft.anything",
@@ -81,6 +82,7 @@ def test_every_file_that_the_code_keeps_in_the_root_is_reserved() -> None:
         clients.NAME,
         epoch.EPOCH_NAME,
         lock.LOCK_NAME,
+        moves.NAME,
         remembered.NAME,
         restoring.ACCOUNT,
         serverfile.NAME,
