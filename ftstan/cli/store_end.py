@@ -204,6 +204,7 @@ class _Directory:
         env.disk.close(replace_file(env, env.root, SERVER, GUARD))
 
     def read_moves(self) -> Moves:
+        """Which channels move to other servers, and how far that is."""
         return self.owner.read_moves()
 
     def write_moves(self, moves: Moves) -> None:
@@ -336,9 +337,11 @@ class OwnedDatabase:
         self._owner.fence.transaction(write)
 
     def read_moves(self) -> Moves:
+        """Which channels move to other servers, and how far that is."""
         return self._owner.read_moves()
 
     def write_moves(self, moves: Moves) -> None:
+        """Replace that, durable on return."""
         self._owner.write_moves(moves)
 
 
