@@ -78,6 +78,7 @@ def test_what_lies_behind_its_end_is_not_read() -> None:
     assert more.rebuilt(1, 9, end=end) == data.named([1, 2])
     # Also where it is another record's beginning.
     assert more.rebuilt(1, 9, end=end + 10) == data.named([1, 2])
+    assert more.rebuilt(1, 9, end=len(more.bytes) - 4) == data.named([1, 2])
 
 
 def test_a_record_that_goes_back_is_none() -> None:
