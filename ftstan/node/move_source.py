@@ -258,7 +258,7 @@ class MoveSource:
             raise RefusedError("the channel is in use")
         infos = _infos(broker, channel)
         known = broker.window.proven(self.name) if broker.window is not None else {}
-        answered = list(broker.taken)
+        answered = [key for key, channel in broker.taken if channel in {self.name, b""}]
         store = channel.store
         subs = broker.let_go(channel)
         broker.elsewhere.add(self.name)

@@ -88,7 +88,7 @@ class MoveTarget:
         self._subs: list[StoredSub] | None = None
         """The subscriptions of the source, from when it was frozen last."""
         self._infos: list[ClientInfo] = []
-        self._answered: dict[bytes, int] = {}
+        self._answered: dict[tuple[bytes, bytes], int] = {}
 
     @property
     def _shown(self) -> str:
@@ -349,7 +349,7 @@ class MoveTarget:
                 f"the copy ends at {store.last} and has {store.count} messages from {store.first} "
                 f"on, and the source ends at {last}"
             )
-        subs, self._infos, self._answered, known = _read_final(final)
+        subs, self._infos, self._answered, known = _read_final(self.name, final)
         await self._store_subs(store, subs)
         if known:
             await self._node.call(lambda: self._remember(known))
@@ -473,12 +473,12 @@ def _append_end(store: ChannelStore, last: int, timestamp: int) -> None:
 
 
 def _read_final(
-    operations: list[Operation],
-) -> tuple[list[StoredSub], list[ClientInfo], dict[bytes, int], dict[bytes, Any]]:
+    name: bytes, operations: list[Operation]
+) -> tuple[list[StoredSub], list[ClientInfo], dict[tuple[bytes, bytes], int], dict[bytes, Any]]:
     """Subscriptions, their clients, publishes that were answered, and what is remembered."""
     subs: dict[int, StoredSub] = {}
     infos: list[ClientInfo] = []
-    answered: Counter[bytes] = Counter()
+    answered: Counter[tuple[bytes, bytes]] = Counter()
     known: dict[bytes, Any] = {}
     for operation in operations:
         match operation.op, operation.argument:
@@ -490,7 +490,9 @@ def _read_final(
             case Op.CLIENT_NEW, ClientInfo() as info:
                 infos.append(info)
             case Op.KEEP, None:
-                answered[operation.name] += 1
+                # What has no names is called by a digest, and belongs to no channel.
+                unnamed = operation.name.startswith(b"\0")
+                answered[operation.name, b"" if unnamed else name] += 1
             case Op.REMEMBER, (dict() as fresh, _):
                 known |= fresh
             case _:

@@ -608,7 +608,7 @@ class Serving:
         """Whether publishes are noted for a successor already, or one follows soon."""
         return self._is_noting or self._has_left
 
-    def leave_out(self, answered: Mapping[bytes, int]) -> None:
+    def leave_out(self, answered: Mapping[tuple[bytes, bytes], int]) -> None:
         """Leave these publishes out, so often each, which another server has answered: now, and as
         long as a copy of one may come late.
         """

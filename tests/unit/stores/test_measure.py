@@ -257,20 +257,20 @@ def test_a_directory_in_place_of_a_slices_data_leaves_what_its_index_names() -> 
     m = Channel(tree | {"foo/msgs.3.dat": None}).measured()
     assert [f.number for f in m.found] == [1]
     assert m.orphans == [(3, 6)]
-    assert m.seals == {3: 5}
+    assert set(m.lost) == {3}
     assert m.problems == [("msgs.3.dat", "a directory, where a server keeps a file")]
 
 
 def test_a_directory_without_an_index_takes_no_slices_place() -> None:
     tree: Tree = {"foo/msgs.3.dat": None, "foo/msgs.x.dat": None, "foo/msgs.04.dat": None}
     m = Channel(tree | {"foo/msgs.4.idx": VERSION}).measured()
-    assert (m.problems, m.seals, m.found) == ([], {}, [])
+    assert (m.problems, m.lost, m.found) == ([], {}, [])
     assert m.orphans == [(4, 0)]
 
 
 def test_an_index_without_entries_seals_nothing() -> None:
     m = Channel({"foo/msgs.3.dat": None, "foo/msgs.3.idx": VERSION}).measured()
-    assert (m.orphans, m.seals) == ([(3, 0)], {})
+    assert (m.orphans, m.lost) == ([(3, 0)], {})
     assert len(m.problems) == 1
 
 
