@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+#: Of one list of one server: more no server has.
+_MOST_ROWS = 10_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Servers(Asked):
@@ -72,14 +75,24 @@ class Servers(Asked):
         )
 
     def rows(self, request: Request, server: NodeStatus) -> list[Row]:
-        """A whole list of one server, piece by piece."""
+        """A whole list of one server, piece by piece.
+
+        Raises ``RefusedError`` for one that does not end: whoever may answer can say so.
+        """
         rows: list[Row] = []
-        while True:
+        while len(rows) < _MOST_ROWS:
             answer = self.ask(server, plain(request))
             rows += answer.rows
             if not (answer.more and answer.rows):
                 return rows
+            before = request
             request = _behind(request, answer.rows[-1])
+            if request == before:
+                break
+        raise RefusedError(
+            f"{server_name(server)} answers with a list that does not end",
+            hint="somebody else may answer in its name: see the permissions in docs/security.md",
+        )
 
     def one(self, request: Request) -> tuple[NodeStatus, Row]:
         """The one row that is asked for, and who has it. Raises ``RefusedError``: nobody has."""

@@ -90,6 +90,8 @@ def decode_report(data: bytes) -> Report | None:
     fields = {name: said[name] for name in _TYPES if name in said}
     if any(type(value) is not _TYPES[name] for name, value in fields.items()):
         return None
+    if not all(0 <= value < 1 << 63 for value in fields.values() if isinstance(value, int)):
+        return None
     if not all(fields.get(name, "").isprintable() for name in _NAMES):
         return None
     try:

@@ -1,15 +1,19 @@
 """The clock of a node's local store: that of the node which leads.
 
 Messages expire by the leader's word. A follower whose own clock is wrong must not drop what the
-leader still has: it may be the next one to lead. Pure, but for the clock below.
+leader still has: it may be the next one to lead. Nor does it believe a word that is far ahead of
+its own clock: where the log shares an account with clients, it may be anybody's. Pure, but for the
+clock below.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ftstan.base.clock import Clock
+
+_MOST_AHEAD_NS: Final = 600 * 1_000_000_000
 
 
 class LeaderClock:
@@ -33,7 +37,8 @@ class LeaderClock:
         """Nanoseconds since the Unix epoch; 0, at which nothing expires, before the leader is
         heard.
         """
-        return self._clock.wall_ns() if self.leads else self._heard_ns
+        own = self._clock.wall_ns()
+        return own if self.leads else min(self._heard_ns, own + _MOST_AHEAD_NS)
 
     def mono(self) -> float:
         """As the clock below."""

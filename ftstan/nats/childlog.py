@@ -40,6 +40,9 @@ _OURS = (
     # Of the listener in front of it, which is all that it serves.
     "PROXY protocol enabled for client connections",
 )
+#: Of routes, gateways and leaf nodes.
+_OF_SERVERS = re.compile(r" - [rgl]id:\d+ - ")
+_LIMITED = ("info", "warning", "error")
 LISTENING = "Listening for client connections on "
 NOT_LISTENING = "Error listening on port: "
 #: What follows that line if the NATS server has TLS.
@@ -99,6 +102,40 @@ def parse_line(raw: bytes) -> Line:
     # by version. Here and not only in the log: a program that has a server in it gets the last
     # words as an error.
     return Line(_LEVELS[found[1]], redact(redact_pairs(_DIGEST.sub(r"\1", found[2]))))
+
+
+class ServerLines:
+    """Lets lines about connections of other servers through at a bounded rate: whoever reaches such
+    a port makes two with each connection.
+
+    ``now`` is monotonic seconds. A burst of ``BURST`` lines passes, then one a second.
+    """
+
+    BURST = 100
+
+    def __init__(self) -> None:
+        self._room = float(self.BURST)
+        self._seen = 0.0
+        self.left_out = 0
+        """Lines that were left out since the last one that passed."""
+
+    def allows(self, line: Line, now: float) -> bool:
+        """Whether the line may be written."""
+        if line.level not in _LIMITED or _OF_SERVERS.search(line.text) is None:
+            return True
+        self._room = min(self._room + now - self._seen, self.BURST)
+        self._seen = now
+        if self._room < 1:
+            self.left_out += 1
+            return False
+        self._room -= 1
+        return True
+
+    def take_left_out(self) -> int:
+        """How many lines were left out, once."""
+        count = self.left_out
+        self.left_out = 0
+        return count
 
 
 class LineSplitter:

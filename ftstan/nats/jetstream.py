@@ -207,8 +207,8 @@ class JetStream:
             )
         told = _object(answers[0].payload)
         if error := told.get("error"):
-            text = str(error.get("description", error))
-            raise ApiError(f"JetStream refused {what}: {text}", int(error.get("err_code", 0)))
+            text, code = _refusal(error)
+            raise ApiError(f"JetStream refused {what}: {text}", code)
         return told
 
     def append(
@@ -228,13 +228,12 @@ class JetStream:
         if answers[0].status:
             return Unknown(NO_STREAM_LEADER)
         told = _object(answers[0].payload)
-        error = told.get("error")
-        if error:
-            text = str(error.get("description", ""))
+        if error := told.get("error"):
+            text, code = _refusal(error)
             found = text.rpartition(":")[2].strip()
-            if error.get("err_code") == _WRONG_LAST and found.isdigit():
+            if code == _WRONG_LAST and found.isdigit():
                 return WrongLast(int(found))
-            return Unknown(text or "an error without words")
+            return Unknown(text)
         if told.get("stream") != stream or told.get("seq") != last + 1:
             return Unknown(f"an answer that is not ours: {told}")
         return Appended(last + 1)
@@ -315,6 +314,15 @@ def headers_of(block: bytes) -> tuple[int, dict[str, str]]:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     return status, headers
+
+
+def _refusal(error: object) -> tuple[str, int]:
+    """What an ``error`` of an answer says, and its code; 0 if it has none."""
+    if not isinstance(error, dict):
+        return str(error), 0
+    code = error.get("err_code")
+    text = str(error.get("description", "")) or "an error without words"
+    return text, code if isinstance(code, int) else 0
 
 
 def _object(data: bytes) -> dict[str, Any]:

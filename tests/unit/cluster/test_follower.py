@@ -777,3 +777,10 @@ def test_a_report_of_somebody_with_half_a_character_for_a_name_is_none() -> None
     assert decode_report(said.encode()) == said
     assert decode_report(replace(said, node="\ud800").encode()) is None
     assert decode_report(replace(said, life="a\nb").encode()) is None
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 63])
+@pytest.mark.parametrize("field_", ["sequence", "seen", "epoch", "crc", "stored", "time"])
+def test_a_report_with_a_number_that_no_log_has_is_none(field_: str, value: int) -> None:
+    said = Report("n1", "aa", 1, 2, 3, leads=True)
+    assert decode_report(replace(said, **{field_: value}).encode()) is None

@@ -18,6 +18,7 @@ from ftstan.cluster.log import (
     differences,
     settings,
 )
+from ftstan.nats import jetstream
 from ftstan.nats.jetstream import Appended, WrongLast
 from tests.unit.cluster.stream import FakeJetStream, Stream
 
@@ -336,3 +337,10 @@ def test_a_log_whose_copies_elect_is_told_from_one_that_does_not_answer() -> Non
     assert not log.attempt(entry)
     stream.config = config
     assert (log.attempt(entry), log.is_leaderless) == (True, False)
+
+
+@pytest.mark.parametrize("said", ["text", 7, ["x"], {"description": None, "err_code": "y"}, {}])
+def test_an_error_of_an_odd_shape_is_an_error_in_words(said: object) -> None:
+    text, code = jetstream._refusal(said)
+    assert text
+    assert code == 0

@@ -36,6 +36,15 @@ def test_the_leaders_last_word_counts_until_this_node_leads() -> None:
     assert clock.wall_ns() == ManualClock().wall_ns()
 
 
+def test_a_word_that_is_far_ahead_of_the_own_clock_counts_for_ten_minutes_at_most() -> None:
+    own = ManualClock()
+    clock = LeaderClock(own)
+    clock.hear(own.wall_ns() + 10 * 365 * 24 * HOUR)
+    assert clock.wall_ns() == own.wall_ns() + HOUR // 6
+    clock.hear(own.wall_ns() + HOUR // 12)
+    assert clock.wall_ns() == own.wall_ns() + HOUR // 12
+
+
 def test_a_follower_whose_own_clock_is_ahead_keeps_what_the_leader_has(tmp_path: Path) -> None:
     own = ManualClock()
     published = own.wall_ns()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.nats.childlog import Line, LineSplitter, parse_line
+from ftstan.nats.childlog import Line, LineSplitter, ServerLines, parse_line
 
 
 def test_the_prefix_is_taken_off_and_the_level_kept() -> None:
@@ -39,3 +39,16 @@ def test_lines_are_the_same_however_the_pipe_cuts_them(lines: list[bytes], size:
         got += splitter.feed(stream[start : start + size])
     got += splitter.feed(b"")
     assert got == [*lines, b"rest"]
+
+
+def test_lines_about_servers_that_come_and_go_are_bounded_and_counted() -> None:
+    lines = ServerLines()
+    flood = Line("info", "127.0.0.1:55164 - rid:12 - Router connection closed: Parse Error")
+    passed = sum(lines.allows(flood, 10.0 + n / 100) for n in range(1000))
+    assert passed == lines.BURST + 9
+    assert lines.take_left_out() == 1000 - passed
+    assert lines.take_left_out() == 0
+    assert lines.allows(Line("info", "Server is ready"), 20.0)
+    assert lines.allows(Line("trace", "127.0.0.1:55164 - rid:12 - <<- [RS+ A b]"), 20.0)
+    assert not lines.allows(Line("error", "127.0.0.1:5 - gid:3 - Authorization"), 19.995)
+    assert sum(lines.allows(flood, 3600.0) for _ in range(1000)) == lines.BURST

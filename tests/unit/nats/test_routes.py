@@ -211,3 +211,34 @@ class TestCommand:
         out, err = capfd.readouterr()
         assert "no-port" in err
         assert PASSWORD not in out + err
+
+
+GATEWAY = "gateway { name: a, listen: 0.0.0.0:7222"
+
+
+@pytest.mark.parametrize("login", LOGINS)
+def test_a_gateway_that_asks_for_nothing_is_refused_where_clients_need_a_login(login: str) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"^gateway: .*reaches 0\.0\.0\.0:7222 may join as a gateway .*\[open_routes\]$",
+    ) as caught:
+        check_routes(options_of(f"{login}\n{GATEWAY} }}"))
+    assert caught.value.hint.startswith("give every member the same gateway { authorization")
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "authorization { user: a, password: b }",
+        f"tls {{ {TLS} }}",
+        "Authorization { username: a, pass: b }",
+    ],
+)
+def test_a_gateway_that_asks_is_taken(asks: str) -> None:
+    assert check_routes(options_of(f"{USERS}\n{GATEWAY}, {asks} }}")) == []
+
+
+def test_a_gateway_of_a_server_without_logins_is_told_and_on_a_loopback_is_not() -> None:
+    (line,) = check_routes(options_of(f"{GATEWAY} }}"))
+    assert line.startswith("gateway: whoever reaches 0.0.0.0:7222 may join as a gateway and say")
+    assert check_routes(options_of("gateway { name: a, host: 127.0.0.1, port: 7222 }")) == []
