@@ -38,7 +38,7 @@ def source_of(env: FileEnv) -> Source:
 
 def source_to_judge(env: FileEnv) -> Source:
     """The same, to tell damage from what an original server has left. Raises ``OSError``."""
-    left = checkpoint.load(env)
+    left = checkpoint.read_left(env.fresh, env.root, env.owner.predecessor)
     return replace(source_of(env), left=left, originals_through=env.owner.originals_through)
 
 
