@@ -11,7 +11,7 @@ SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyprojec
 PYTEST_ARGS ?=
 # Most tests of servers wait for something, so more workers than cores keep both cores busy. The recorded sessions keep
 # the recorded times and are played side by side: they have the machine to themselves.
-WORKERS ?= 4
+WORKERS ?= 6
 # Where the environment forbids it, each of the thousand servers that tests start would compile every module again, and each
 # worker every test.
 unexport PYTHONDONTWRITEBYTECODE
