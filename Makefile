@@ -116,12 +116,16 @@ retried: build
 # Test modules that can load no extension are found by what they import (tests/extensions.py).
 GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft(\.(group|test_[a-z_0-9]+))?|greenlet) import' --include='test_*.py' tests)
 DEBUG_PLACES := $(addprefix tests/,contract fuzz model oracle sim unit)
+DEBUG_SERVERS := $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py)
+DEBUG_COMPAT := $(filter-out %/test_quick_starts.py,$(wildcard tests/compat/test_*.py))
+# "make test-sanitized DEBUG_SERVERS= DEBUG_COMPAT= DEBUG_LESS=tests/sim" is what runs in process and waits for nobody.
+DEBUG_LESS ?=
 # Servers come first: what waits at the end would leave the processors idle.
-DEBUG_TESTS = $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py) \
+DEBUG_TESTS = $(DEBUG_SERVERS) \
 	$(DEBUG_PLACES) $(shell $(BIN)/python -m tests.extensions $(DEBUG_PLACES)) \
 	$(addprefix --ignore ,$(GREENLETS)) --ignore tests/fuzz/test_live.py \
 	$(addprefix --ignore tests/unit/,cli/test_loaded.py config docs lab packaging reports repository wire/test_proto.py) \
-	$(filter-out %/test_quick_starts.py,$(wildcard tests/compat/test_*.py)) \
+	$(DEBUG_COMPAT) $(addprefix --ignore ,$(DEBUG_LESS)) \
 	-k 'not is_caught and not can_be_run_again'
 SANITIZED = LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1
 test-debug: test-sanitized

@@ -63,7 +63,9 @@ def free_ports(count: int) -> list[int]:
     """
     # Workers of one test run each have a range of their own: a port is free until its server
     # starts. All are below those that listeners choose for the NATS servers behind them.
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    # Of a run beside another one: how many workers that has.
+    worker = (worker + int(os.environ.get("FTSTAN_OTHER_WORKERS", "0"))) % 8
     found = ports.free_ports(count, 16_000 + 1_400 * worker, 1_400, but=_GIVEN)
     _GIVEN.extend(found)
     return found
