@@ -364,11 +364,10 @@ cdef class Core(Delivery):
             return 0
         found = self.channels.find(m.subject.p, m.subject.n)
         if found == NULL and not 0 < m.subject.n <= most_of_name:
-            self.refuse_unnamed(
-                f,
-                &m,
-                f"channel of more than {MAX_NAME} bytes" if m.subject.n else "no legal channel name",
-            )
+            wrong = "no legal channel name"
+            if m.subject.n:
+                wrong = f"channel of more than {MAX_NAME} bytes"
+            self.refuse_unnamed(f, &m, wrong)
             return 0
         if self.hands_over() and self.is_answered(
             as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid),

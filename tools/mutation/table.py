@@ -26,6 +26,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "ftstan.ft.lock_attempt": ("ft/test_lock_attempt.py", "ft/test_late_mounts.py"),
     "ftstan.ft.lock_retry": ("ft/test_lock_retry.py", "ft/test_standby.py"),
     "ftstan.ft.lockfaults": ("ft/test_lock.py",),
+    "ftstan.ft.moves": ("ft/test_moves.py",),
     "ftstan.ft.mixed": ("ft/test_mixed.py", "ft/test_standby.py"),
     "ftstan.ft.modes": ("ft/test_modes.py",),
     "ftstan.ft.mountcheck": ("ft/test_mountcheck.py",),
@@ -50,6 +51,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "ftstan.stores.file.recovery.foreign_writes": (
         *("stores/test_follow.py", "stores/test_foreign_writes.py"),
     ),
+    "ftstan.stores.file.recovery.lost": ("stores/test_lost_slices.py", "stores/test_judging.py"),
     "ftstan.stores.file.recovery.judging": (
         "stores/test_judging.py",
         *("stores/test_recovery_slices.py", "stores/test_findings.py"),

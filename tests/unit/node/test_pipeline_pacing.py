@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftstan.nats.pulse import Pulse
 from ftstan.nats.sendwindow import NARROWEST, WIDEST
 from tests.unit.node.test_pipeline_pause import Everything, serving
 
@@ -56,6 +57,8 @@ def test_deliveries_go_on_when_it_has_read() -> None:
 
 def test_the_slower_it_reads_the_less_is_on_its_way() -> None:
     node, server = serving()
+    # Else it would be given up for its silence.
+    server._pulse = Pulse(node.clock.mono(), 60.0)
     server.most_delivered = 1 << 30
     busy(node)
     for _ in range(20):

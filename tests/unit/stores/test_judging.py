@@ -395,7 +395,7 @@ def index_alone(number: int, *sequences: int) -> Tree:
 
 def test_an_index_without_its_data_above_the_newest_slice_holds_its_numbers() -> None:
     tree = slices((2, range(1, 4)))
-    words = "no message is in it, its index names sequences up to 5"
+    words = "no message is in it, its index names sequences 4 to 5"
     found = judged(tree | index_alone(3, 4, 5))
     assert found == Outcome([(2, 3)], 5, damage=[("msgs.3.dat", words)])
     assert judged(tree | index_alone(3, 4, 5), options=UNSYNCED) == Outcome([(2, 3)], 5)
@@ -408,7 +408,7 @@ def test_an_index_without_its_data_above_the_newest_slice_holds_its_numbers() ->
 
 def test_so_does_one_whose_data_hold_no_message() -> None:
     tree = slices((2, range(1, 4))) | index_alone(3, 4, 5) | {"foo/msgs.3.dat": VERSION}
-    words = "no message is in it, its index names sequences up to 5"
+    words = "no message is in it, its index names sequences 4 to 5"
     assert judged(tree) == Outcome([(2, 3)], 5, {3}, damage=[("msgs.3.dat", words)])
     assert judged(tree, SECOND) == Outcome([(2, 3)], 5, {3})
     ours = Owner(2, ours_from=3)
