@@ -37,7 +37,6 @@ STOP_WITHIN_S = 3.0
 #: A child that a signal has stopped (SIGSTOP) has so long to go on.
 STOPPED_FOR_S = 5.0
 _LOOK_EVERY_S = 0.5
-LEFT_OUT = "{count} lines about connections of other servers were left out"
 #: So often another port behind the listener is tried.
 _OTHER_PORTS = 5
 _READY_POLL_S = 0.002
@@ -340,7 +339,9 @@ class NatsServerChild:
                 if not servers.allows(line, self._clock.mono()):
                     continue
                 if count := servers.take_left_out():
-                    self._sink.warning(LEFT_OUT.format(count=count))
+                    self._sink.warning(
+                        f"{count} lines about connections of other servers were left out"
+                    )
                 if self._reloading is not None and self._is_verdict(line.text, self._reloading):
                     continue
                 if line.level == "fatal":

@@ -543,6 +543,12 @@ CODES: Final = (
         page="clustering.md#a-node-that-was-away-too-long-or-has-an-empty-disk",
     ),
     Code(
+        2411,
+        "The datastore was that of a node of a cluster: ..",
+        "Nothing, if that was meant; the node starts only on an empty datastore",
+        page="clustering.md#limits",
+    ),
+    Code(
         3001,
         "nats-server (pid ..) ended unexpectedly ..",
         "Read its last words in the line; look for limits of memory. It is started again",
@@ -588,6 +594,13 @@ CODES: Final = (
         "Allow the unit `AF_NETLINK` (`RestrictAddressFamilies=`), or `/proc/net`; else let no "
         "other account run programs on this host",
         page="direct-road.md",
+        half="nats",
+    ),
+    Code(
+        3009,
+        ".. lines about connections of other servers were left out",
+        "Find out who connects to the port of routes, gateways or leaf nodes",
+        page="security.md",
         half="nats",
     ),
     Code(

@@ -87,7 +87,7 @@ def test_a_file_server_serves_without_what_it_does_not_use(tmp_path: Path) -> No
     words = [*server_words(), "-store", "file", "-dir", str(tmp_path / "store")]
     modules = loaded(_START, words)
     assert of(modules, _LARGE) == []
-    assert len(of(modules, ["ftstan"])) <= 219
+    assert len(of(modules, ["ftstan"])) <= 221
 
 
 @pytest.mark.processes

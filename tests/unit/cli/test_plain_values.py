@@ -200,8 +200,8 @@ ALONE = (
 #: They need a NATS server, or storage to attack: tests with such run them. What completion prints
 #: is a program.
 ELSEWHERE = {
-    *("pub", "sub", "bench", "check-store", "completion", "channel redrive", "cluster backup"),
-    *("cluster seed", "cluster leave"),
+    *("pub", "sub", "bench", "check-store", "completion", "channel redrive", "channel move"),
+    *("cluster backup", "cluster seed", "cluster leave"),
     *(f"bridge {verb}" for verb in ("run", "status", "verify", "consumers", "cutover", "undo")),
 }
 
