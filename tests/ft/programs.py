@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-LIMIT_S = 200.0
+LIMIT_S = 600.0
 """How long a program may take: several times what it needs on a busy machine."""
 
 _LAST_WORDS_S = 30.0

@@ -21,7 +21,7 @@ from tests.ft.programs import run_to_end
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1300)]
 
 ROWS = {
     "seal: header and CRC": 1,

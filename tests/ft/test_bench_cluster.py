@@ -13,7 +13,7 @@ import pytest
 from benchmarks.cluster import KILL, STEP_DOWN
 from tests.ft.programs import run_to_end
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1300)]
 
 COLUMNS = [
     "signal to next acked publish, ms",

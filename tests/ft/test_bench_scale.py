@@ -12,7 +12,7 @@ import pytest
 
 from tests.ft.programs import run_to_end
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1300)]
 
 COSTS = {
     "channels": ["subscribe, creating a channel", "publish to each channel"],

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.sql import DRIVERS
 from tests.ft.programs import run_to_end
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1300)]
 
 PATTERNS = [
     "publish",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.processes, pytest.mark.node, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.node, pytest.mark.timeout(1300)]
 
 SECONDS = 12
 

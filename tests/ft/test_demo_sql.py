@@ -22,7 +22,7 @@ from tests.sqlservers import DRIVERS
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.processes, pytest.mark.node, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.node, pytest.mark.timeout(1300)]
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
