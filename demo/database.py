@@ -40,7 +40,7 @@ class Database:
     def start(self) -> None:
         """Start it and make the tables. Raises ``DemoError`` in one line, ``FtstanError``."""
         # Not below the demo's own directory: its path may be too long for a socket.
-        self._place = tempfile.mkdtemp(prefix="ftdemo-", dir="/tmp")
+        self._place = tempfile.mkdtemp(prefix=f"ftdemo-{os.getpid()}-", dir="/tmp")
         os.chmod(self._place, 0o755)
         self._run("start", self.driver)
         own = parse(self.driver, self._text("postgres" if self.driver == "postgres" else ""), {})

@@ -4,13 +4,12 @@ set -euo pipefail
 tree=$1
 for d in ansible tests tools benchmarks demo lab docs packaging proto systemd; do
     rm -rf "${tree:?}/$d"
-    cp -r "$d" "$tree/"
-    # What was compiled here is older than the copies, and would look as if all were compiled there.
-    find "$tree/$d" -name __pycache__ -prune -exec rm -r {} +
+    # With their times: what was compiled here is good there, where compiling takes four times as long.
+    cp -r --preserve=timestamps "$d" "$tree/"
 done
 (cd ftstan && find . -name '*.py' -o -name '*.pyi' -o -name '*.yaml' -o -name 'py.typed') | while read -r f; do
     mkdir -p "$tree/ftstan/$(dirname "$f")"
-    cp "ftstan/$f" "$tree/ftstan/$f"
+    cp -p "ftstan/$f" "$tree/ftstan/$f"
 done
 cp Makefile README.md package.json package-lock.json CHANGELOG.md "$tree/"
 ln -sfn "$PWD/node_modules" "$tree/node_modules"

@@ -33,6 +33,7 @@ class Outcome:
     status: int
     text: str
     errors: str
+    pid: int
 
     @property
     def lines(self) -> list[str]:
@@ -71,4 +72,4 @@ def run_to_end(words: Sequence[str], directory: Path = ROOT, *, limit: float = L
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
-    return Outcome(process.returncode, text, errors)
+    return Outcome(process.returncode, text, errors, process.pid)

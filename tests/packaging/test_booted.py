@@ -139,7 +139,7 @@ def test_a_server_waits_for_storage_and_for_nats_that_come_late_at_boot(
         (host.root / CONFIGURATION[1:]).read_text().replace("/var/lib/ftstan/store", "/nss/orders")
     )
     external = text.replace(
-        "streaming {", 'streaming {\n  nats_server_url: "nats://127.0.0.1:4333"'
+        "\nstreaming {", '\nstreaming {\n  nats_server_url: "nats://127.0.0.1:4333"'
     )
     (host.root / CONFIGURATION[1:]).write_text(re.sub(r"(?m)^listen.*$", "", external))
     host.out("install", "-d", "-o", "ftstan", "-g", "ftstan", "/srv/storage/orders", "/nss")
