@@ -17,7 +17,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: build check test test-system test-systems test-recorded test-gluster retried test-debug test-sanitized prepared coverage mutate fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-bridge demo-pipeline bench bench-tuning bench-ft bench-cluster bench-scale bench-spark bench-sql clean proto packages lock lab
+.PHONY: build check test test-system test-systems test-hosts test-recorded test-gluster retried test-debug test-sanitized prepared coverage mutate fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-bridge demo-pipeline bench bench-tuning bench-ft bench-cluster bench-scale bench-spark bench-sql clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -71,24 +71,29 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 # recorded waits or thousands of histories.
 DATABASE_TESTS := $(wildcard tests/contract/test_sql_*.py) tests/oracle/test_gosql.py
 # First come those that one worker does one after the other for minutes: at the end the others would wait for it.
-SYSTEM_TESTS := tests/ansible $(wildcard tests/ft/test_demo*.py) tests/ft/test_drill.py tests/packaging tests/spark \
+SYSTEM_TESTS := tests/ansible/test_collection.py $(wildcard tests/ft/test_demo*.py) tests/ft/test_drill.py tests/packaging tests/spark \
 	tests/sim/ft/test_many_histories.py \
 	$(wildcard tests/ft/test_bench*.py tests/ft/test_bridge_back.py tests/ft/test_bridge_kills.py tests/ft/test_clustered*.py) \
 	$(wildcard tests/ft/test_sql_*.py) $(DATABASE_TESTS) tests/compat/test_quick_starts.py
 RECORDED_TESTS := tests/compat/players
+# Playbooks on virtual hosts: longer than all the others of one file, and one after the other.
+HOST_TESTS := tests/ansible/test_hosts.py tests/ansible/test_migrate.py
 # What needs a network file system of its own: "make test-gluster".
 STORAGE_TESTS := tests/gluster
 
 test: build node_modules/.package-lock.json
 	@$(BIN)/python -m tests.suite --compile tests
-	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(RECORDED_TESTS) $(STORAGE_TESTS)) $(PYTEST_ARGS)
+	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(HOST_TESTS) $(RECORDED_TESTS) $(STORAGE_TESTS)) $(PYTEST_ARGS)
 
 # The rest of the suite.
-test-system: test-systems test-recorded
+test-system: test-systems test-hosts test-recorded
 
 test-systems: build node_modules/.package-lock.json build/ansible/.ready
 	@$(BIN)/python -m tests.suite --compile tests
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(PYTEST_ARGS) $(SYSTEM_TESTS)
+
+test-hosts: build build/ansible/.ready
+	$(BIN)/python -m tests.suite -n 2 --dist loadgroup $(PYTEST_ARGS) $(HOST_TESTS)
 
 test-recorded: build node_modules/.package-lock.json
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(RECORDED_TESTS)

@@ -21,17 +21,17 @@ import pytest
 
 #: The checkout, also for the copy of the tests that runs in the debug tree inside it.
 ROOT = next(parent for parent in Path(__file__).parents if (parent / ".ci" / "run").is_file())
+SANITIZED = "tests/fuzz tests/contract tests/unit/wire tests/unit/front tests/unit/broker"
 CALLS = [
     "system_packages.sh",
     "make -j 3 --output-sync=line prepared",
     "make test",
+    "make test-systems",
+    f"make test-sanitized WORKERS=2 DEBUG_SERVERS= DEBUG_COMPAT= DEBUG_PLACES={SANITIZED}",
 ]
 #: Side by side, and then those.
-FIRST = [
-    "make test-sanitized WORKERS=2 DEBUG_SERVERS= DEBUG_COMPAT= DEBUG_LESS=tests/sim",
-    "make test-systems",
-]
-SECOND = ["make fuzz FUZZ_SECONDS=60", "make test-recorded"]
+BOTH = ["make fuzz FUZZ_SECONDS=60", "make test-recorded"]
+LAST = ["make test-hosts", "make retried"]
 
 
 class Extension(Protocol):
@@ -41,10 +41,13 @@ class Extension(Protocol):
     extra_link_args: list[str]
 
 
-def ci_with_stand_ins(directory: Path, failing: str) -> tuple[int, list[str]]:
+def ci_with_stand_ins(
+    directory: Path, failing: str = "", seconds: int = 0
+) -> tuple[int, list[str]]:
     """The exit status of ``.ci/run`` and the commands it called, when the one named ``failing``
-    fails.
+    fails. ``seconds``: what has passed already.
     """
+    directory.mkdir()
     for name in (".ci", "tools", "bin"):
         (directory / name).mkdir()
     shutil.copy(ROOT / ".ci" / "run", directory / ".ci" / "run")
@@ -61,6 +64,7 @@ def ci_with_stand_ins(directory: Path, failing: str) -> tuple[int, list[str]]:
         "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
         "CALLED": str(log),
         "FAILING": failing,
+        "SECONDS": str(seconds),
     }
     ended = subprocess.run([directory / ".ci" / "run"], env=environment, cwd="/", check=False)
     return ended.returncode, log.read_text(encoding="utf-8").splitlines()
@@ -70,28 +74,32 @@ def test_ci_installs_lints_and_tests_in_that_order_and_stops_at_the_first_failur
     tmp_path: Path,
 ) -> None:
     for count, failing in enumerate(CALLS, 1):
-        directory = tmp_path / str(count)
-        directory.mkdir()
-        status, called = ci_with_stand_ins(directory, failing)
+        status, called = ci_with_stand_ins(tmp_path / f"first-{count}", failing)
         assert status != 0
         assert called == CALLS[:count]
-    both = len(CALLS) + len(FIRST)
-    for number, failing in enumerate((*FIRST, *SECOND)):
-        directory = tmp_path / f"both-{number}"
-        directory.mkdir()
-        status, called = ci_with_stand_ins(directory, failing)
+    for number, failing in enumerate(BOTH):
+        status, called = ci_with_stand_ins(tmp_path / f"both-{number}", failing)
         assert status != 0
         assert called[: len(CALLS)] == CALLS
-        assert set(called[len(CALLS) : both]) <= set(FIRST)
-        assert "make retried" not in called
-    directory = tmp_path / "none"
-    directory.mkdir()
-    status, called = ci_with_stand_ins(directory, failing="")
+        assert set(called[len(CALLS) :]) <= set(BOTH)
+    for count, failing in enumerate(LAST, 1):
+        status, called = ci_with_stand_ins(tmp_path / f"last-{count}", failing)
+        assert status != 0
+        assert called[len(CALLS) + len(BOTH) :] == LAST[:count]
+    status, called = ci_with_stand_ins(tmp_path / "none")
     assert status == 0
     assert called[: len(CALLS)] == CALLS
-    assert sorted(called[len(CALLS) : both]) == sorted(FIRST)
-    assert sorted(called[both:-1]) == SECOND
-    assert called[-1] == "make retried"
+    assert sorted(called[len(CALLS) : -len(LAST)]) == BOTH
+    assert called[-len(LAST) :] == LAST
+
+
+def test_on_a_slow_machine_ci_leaves_out_the_hosts_and_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, called = ci_with_stand_ins(tmp_path / "slow", seconds=4000)
+    assert status == 0
+    assert sorted(called) == sorted([*CALLS, *BOTH, "make retried"])
+    assert "CI LEAVES OUT make test-hosts" in capfd.readouterr().out
 
 
 def test_what_ci_prepares_has_the_linters_and_every_build_in_it() -> None:
