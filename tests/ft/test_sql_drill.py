@@ -62,6 +62,9 @@ def test_a_short_drill_on_a_database_is_passed(
     epochs = [record.epoch for record in records if isinstance(record, Owner)]
     assert epochs == sorted(epochs)
     assert len(set(epochs)) >= 3
+    assert [
+        path for path in out.rglob("*") if path.is_file() and text.encode() in path.read_bytes()
+    ] == []
     # It is stored there, in nothing else, and the next drill may remove it.
     assert os.listdir(out / "store") == ["admin.key"]
     assert execute(source, "SELECT id FROM ServerInfo") == [(CLUSTER,)]
