@@ -38,6 +38,7 @@ _NAMES = (
     "1 publisher, 1 subscriber",
     "4 publishers, 4 subscribers",
 )
+_PARTS = ("patterns", "small", "large")
 _READY = "Streaming Server is ready"
 #: What a stored message has beside its payload: field numbers, lengths, sequence, channel, stamp.
 _RECORD = 32
@@ -74,23 +75,23 @@ def main() -> None:
     parser.add_argument(
         "--settle", type=float, default=2.0, help="seconds between kills (default 2)"
     )
+    parser.add_argument(
+        "--only", choices=_PARTS, help="patterns, kills on one channel, or the large database"
+    )
     options = parser.parse_args()
+    parts = (options.only,) if options.only else _PARTS
     for driver in (options.driver,) if options.driver else DRIVERS:
         print(f"{driver}, median of {options.rounds} rounds")
-        print(
-            f"  {'':30}{'msgs/s':>10}{'server us':>11}{'nats us':>9}{'p50 us':>9}{'p99 us':>9}"
-            f"{'rows a commit':>15}{'to a bare insert':>18}"
-        )
-        with _database(driver) as base:
-            for pattern in PATTERNS:
-                if pattern.name in _NAMES:
-                    _pattern(base, pattern, options)
+        if "patterns" in parts:
+            _patterns(driver, options)
         # What the patterns have left would be recovered, too.
-        with _database(driver) as base:
-            _takeovers(base, "1 channel", options)
-        with _database(driver) as base:
-            name = _recovery(base, options)
-            _takeovers(base, name, options)
+        if "small" in parts:
+            with _database(driver) as base:
+                _takeovers(base, "1 channel", options)
+        if "large" in parts:
+            with _database(driver) as base:
+                name = _recovery(base, options)
+                _takeovers(base, name, options)
 
 
 @contextmanager
@@ -110,6 +111,17 @@ def _words(base: Database) -> list[str]:
 
 # ---- patterns
 # --------------------------------------------------------------------------------------------------
+
+
+def _patterns(driver: str, options: argparse.Namespace) -> None:
+    print(
+        f"  {'':30}{'msgs/s':>10}{'server us':>11}{'nats us':>9}{'p50 us':>9}{'p99 us':>9}"
+        f"{'rows a commit':>15}{'to a bare insert':>18}"
+    )
+    with _database(driver) as base:
+        for pattern in PATTERNS:
+            if pattern.name in _NAMES:
+                _pattern(base, pattern, options)
 
 
 def _pattern(base: Database, pattern: Pattern, options: argparse.Namespace) -> None:

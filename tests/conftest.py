@@ -59,6 +59,7 @@ _TOGETHER = {
     "tests/ansible/test_hosts.py": "pair of hosts",
     "tests/ft/test_demo.py": "demo and drills",
     "tests/ft/test_drill.py": "demo and drills",
+    "tests/ft/test_sql_drill.py": "demo and drills",
     "tests/ft/test_readme.py": "readme",
     "tests/ft/test_demo_pipeline.py": "demo and drills",
     # Before the directory: it needs no JVM of its worker, but one of its own.

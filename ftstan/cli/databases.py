@@ -48,15 +48,20 @@ def find_database(arguments: argparse.Namespace) -> Source | None:
         raise ConfigError(
             f"{' and '.join(ways)} both say where the store is", hint="leave all but one out"
         )
+    require_driver(arguments)
+    if arguments.config:
+        return _configured(arguments)
+    if arguments.sql_driver:
+        return flagged(arguments)[0]
+    return named(arguments.dir)
+
+
+def require_driver(arguments: argparse.Namespace) -> None:
+    """Raise ``ConfigError`` for a source's file without the driver."""
     if arguments.sql_source_file and not arguments.sql_driver:
         raise ConfigError(
             "--sql-source-file needs --sql-driver", hint="add --sql-driver mysql or postgres"
         )
-    if arguments.config:
-        return _configured(arguments)
-    if arguments.sql_driver:
-        return _flagged(arguments)
-    return named(arguments.dir)
 
 
 def named(word: str) -> Source | None:
@@ -67,7 +72,11 @@ def named(word: str) -> Source | None:
     return sources.parse(driver, read_source_file(path))
 
 
-def _flagged(arguments: argparse.Namespace) -> Source:
+def flagged(arguments: argparse.Namespace) -> tuple[Source, str]:
+    """The database of ``--sql-driver``, and its source as written, which may hold a password.
+
+    Raises ``ConfigError``.
+    """
     if arguments.sql_source_file:
         text = read_source_file(arguments.sql_source_file)
     else:
@@ -76,7 +85,7 @@ def _flagged(arguments: argparse.Namespace) -> Source:
         raise ConfigError(
             "which database?", hint=f"name its --sql-source-file, or set {SOURCE_VARIABLE}"
         )
-    return sources.parse(arguments.sql_driver, text)
+    return sources.parse(arguments.sql_driver, text), text
 
 
 def _configured(arguments: argparse.Namespace) -> Source | None:

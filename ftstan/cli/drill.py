@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ftstan.base.errors import ConfigError
+from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.base.sizes import count_of
-from ftstan.cli import client_options, contexts
+from ftstan.cli import client_options, contexts, databases
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
 from ftstan.cli.terminal import Status, print_json, print_table, say, visible
 from ftstan.cli.words.drill import EXIT_FAILED, EXIT_PASSED
@@ -31,7 +31,7 @@ from ftstan.drill.play import LEDGER, play
 from ftstan.drill.remote import RemoteGroup
 from ftstan.drill.report import as_dict, junit
 from ftstan.drill.result import Result
-from ftstan.drill.scenario import LOCAL, load
+from ftstan.drill.scenario import LOCAL, in_database, in_directory, load
 from ftstan.drill.workload import Access
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ftstan.drill.rules import Rule
     from ftstan.drill.scenario import Scenario
     from ftstan.drill.setting import NodeFacts
+    from ftstan.stores.sql.source import Source
 
 
 _PLAIN_EVERY_S = 5.0
@@ -63,7 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
             "which drill?",
             hint="give a scenario's file, or a name that ftstanctl drill --list shows",
         )
+    databases.require_driver(arguments)
     scenario = load(catalogue.find(arguments.scenario))
+    scenario = (
+        in_database(scenario, arguments.sql_driver)
+        if arguments.sql_driver
+        else in_directory(scenario)
+    )
     if arguments.check:
         return _check(arguments, scenario)
     if arguments.repeat:
@@ -80,6 +87,9 @@ def _json(arguments: argparse.Namespace) -> bool:
 
 
 def _play(arguments: argparse.Namespace, scenario: Scenario) -> int:
+    database = databases.flagged(arguments) if scenario.database else None
+    if database is not None:
+        scenario = replace(scenario, database=database[0].shown())
     directory = os.path.abspath(
         arguments.out or f"drill-{scenario.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
@@ -90,12 +100,11 @@ def _play(arguments: argparse.Namespace, scenario: Scenario) -> int:
             f"{directory}: {error.strerror}", hint="give --out a directory that does not exist"
         ) from error
     screen = _Screen(shown=not _json(arguments))
-    driver: Driver
-    if scenario.driver == LOCAL:
-        local = LocalCluster if scenario.clustered else LocalGroup
-        driver = local(scenario, directory)
-    else:
-        driver = RemoteGroup(scenario, _access(arguments, scenario))
+    try:
+        driver = _driver(arguments, scenario, directory, database)
+    except FtstanError:
+        os.rmdir(directory)
+        raise
     try:
         with screen:
             result = play(scenario, driver, directory, screen)
@@ -104,6 +113,31 @@ def _play(arguments: argparse.Namespace, scenario: Scenario) -> int:
             f"{scenario.name}: {error}", hint=f"what there is was kept in {directory}"
         ) from error
     return _report(arguments, result)
+
+
+def _driver(
+    arguments: argparse.Namespace,
+    scenario: Scenario,
+    directory: str,
+    database: tuple[Source, str] | None,
+) -> Driver:
+    """Who carries it out. ``database``, with its source as written, is made ready.
+
+    Raises ``FtstanError``.
+    """
+    if scenario.driver != LOCAL:
+        return RemoteGroup(scenario, _access(arguments, scenario))
+    if scenario.clustered:
+        return LocalCluster(scenario, directory)
+    if database is None:
+        return LocalGroup(scenario, directory)
+    # Late: most drills need no client library.
+    from ftstan.cli.drill_database import prepare  # noqa: PLC0415
+    from ftstan.drill.database import LocalDatabaseGroup  # noqa: PLC0415
+
+    source, text = database
+    prepare(source)
+    return LocalDatabaseGroup(scenario, directory, source, text)
 
 
 def _access(arguments: argparse.Namespace, scenario: Scenario) -> Access:
@@ -221,6 +255,8 @@ def _show(result: Result) -> None:
             f"servers: {', '.join(_node(x) for x in result.setting.nodes)}; version"
             f"{'s' if len(versions) > 1 else ''} {', '.join(versions)}"
         )
+        if result.setting.database:
+            say(f"database: {result.setting.database}")
     say(
         f"published {verdict.published:,}, acked {verdict.acked:,}, stored {verdict.stored:,} "
         f"({verdict.stored_without_ack:,} without an ack), delivered {verdict.delivered:,}, "

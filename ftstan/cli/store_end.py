@@ -58,7 +58,7 @@ _OWNED: Final = re.compile(
     r"lost\+found\Z"
 )
 #: What an empty database has no rows in. The guard, in the last of them, goes last.
-_TABLES: Final = (
+CONTENTS: Final = (
     "Messages",
     "SubsPending",
     "Subscriptions",
@@ -303,7 +303,7 @@ class OwnedDatabase:
         """Remove an unfinished copy. Raises ``StoreError`` if it holds anything else."""
 
         def held(session: Session) -> list[str]:
-            return [table for table in _TABLES if session.query(f"SELECT 1 FROM {table} LIMIT 1")]
+            return [table for table in CONTENTS if session.query(f"SELECT 1 FROM {table} LIMIT 1")]
 
         def is_guarded(session: Session) -> bool:
             return bool(
@@ -321,7 +321,11 @@ class OwnedDatabase:
                 f"{self.place} is not empty: there are rows in {tables[0]}",
                 hint="copy into a database that has the tables, and nothing in them",
             )
-        for table in _TABLES:
+        self.empty()
+
+    def empty(self) -> None:
+        """Remove everything. Raises ``StoreError``."""
+        for table in CONTENTS:
             self._owner.fence.transaction(partial(_empty, table=table))
 
     def guard(self) -> None:

@@ -62,11 +62,14 @@ class LocalCluster(LocalGroup):
     def _around(self) -> list[str]:
         return []
 
+    def _stored(self, node: str) -> list[str]:
+        return ["-store", "file", "-dir", self._place(node, "store")]
+
     def _mode(self, member: Member) -> list[str]:
         name = member.name
         routes = ",".join(f"nats://{LOOPBACK}:{port}" for port in self._routes.values())
         return [
-            *("-dir", self._place(name, "store"), "-p", str(self._clients[name])),
+            *("-p", str(self._clients[name])),
             *("-clustered", "-cluster_preview", "-cluster_node_id", name),
             *("-cluster_peers", ",".join(self._clients)),
             *("-cluster_log_path", self._place(name, "log")),

@@ -29,7 +29,8 @@ class FaultKind:
     says another. ``ends``: the process of the node ends by it. ``safe``: may be done to a group in
     production. ``remote``: a group on one host has nothing that it could be done to. ``boots``:
     hosts start again, and their service managers the nodes. ``clusters``: replicated clusters know
-    it, too.
+    it, too. ``directory``: it is done to the files of a datastore. ``database``: it is done to a
+    database, and there to whoever owns it.
     """
 
     text: str
@@ -41,6 +42,8 @@ class FaultKind:
     remote: bool = False
     boots: bool = False
     clusters: bool = False
+    directory: bool = False
+    database: bool = False
 
 
 KINDS = {
@@ -60,16 +63,31 @@ KINDS = {
     "partition": FaultKind(
         "the node is cut off from NATS for a while", Expect.ANY, lasts=True, usual_s=8.0
     ),
-    "unlink-lock": FaultKind("the lock file is removed", Expect.TAKEOVER, ends=True),
+    "unlink-lock": FaultKind(
+        "the lock file is removed", Expect.TAKEOVER, ends=True, directory=True
+    ),
     "fill-disk": FaultKind(
-        "the storage has no room for a while", Expect.ANY, lasts=True, usual_s=3.0
+        "the storage has no room for a while",
+        Expect.ANY,
+        lasts=True,
+        usual_s=3.0,
+        directory=True,
     ),
     "slow-storage": FaultKind(
-        "the storage answers in fits and starts for a while", Expect.ANY, lasts=True, usual_s=4.0
+        "the storage answers in fits and starts for a while",
+        Expect.ANY,
+        lasts=True,
+        usual_s=4.0,
+        directory=True,
     ),
     "freeze-storage": FaultKind(
-        "the storage does not answer for a while", Expect.ANY, lasts=True, usual_s=2.0
+        "the storage does not answer for a while",
+        Expect.ANY,
+        lasts=True,
+        usual_s=2.0,
+        directory=True,
     ),
+    "kill-sessions": FaultKind("the database ends the owner's sessions", Expect.ANY, database=True),
     "rolling-restart": FaultKind(
         "every node is stopped and started, standbys first",
         Expect.TAKEOVER,

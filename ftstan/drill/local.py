@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from ftstan.drill.scenario import Scenario, Step
 
-CLUSTER = "drill"
+#: By which the next drill knows a database that a former one has used.
+CLUSTER = "ftstan-drill"
 GROUP = "drill"
 
 #: Not where the demo and the benchmarks take their ports from: a port is free until its server
@@ -231,15 +232,21 @@ class LocalGroup:
         return parts
 
     def _program(self, member: Member) -> str:
-        words = [sys.executable, "-m", "ftstan.cli.server", "-cid", CLUSTER, "-store", "file"]
-        words += [*self._mode(member), "-m", member.monitor.rpartition(":")[2]]
+        words = [sys.executable, "-m", "ftstan.cli.server", "-cid", CLUSTER]
+        words += [*self._stored(member.name), *self._mode(member)]
+        words += ["-m", member.monitor.rpartition(":")[2]]
         words += ["-a", LOOPBACK, *self._scenario.options]
         return section(f"program:{member.name}", words, self._values(member.name, **NODE_POLICY))
 
+    def _stored(self, node: str) -> list[str]:
+        """Where the data of a node are."""
+        del node
+        return ["-store", "file", "-dir", self._store]
+
     def _mode(self, member: Member) -> list[str]:
-        """What makes a node a member, and where its data are."""
+        """What makes a node a member."""
         port = self._proxies[member.name] if self._scenario.needs_partition else self._nats
-        words = ["-dir", self._store, "-ft_group", GROUP, "-ft_member", member.name]
+        words = ["-ft_group", GROUP, "-ft_member", member.name]
         return [*words, "-ns", f"nats://{LOOPBACK}:{port}"]
 
     def _proxy(self, name: str, port: int) -> str:
@@ -252,6 +259,10 @@ class LocalGroup:
 
     def _values(self, name: str, **more: str) -> dict[str, str]:
         return {"redirect_stderr": "true", "stdout_logfile": self._log(name), **more}
+
+    def _environment(self) -> dict[str, str] | None:
+        """That of everything that runs, if it is not ours."""
+        return None
 
     # ---- supervisord
 
@@ -266,7 +277,8 @@ class LocalGroup:
         words = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", configuration]
         # supervisord is told when this process ends, and asks its own children to.
         words = ["setpriv", "--pdeathsig", "TERM", *self._in_volume(words)]
-        return Child(words, os.path.join(self._logs, "supervisord.out"), session=True)
+        log = os.path.join(self._logs, "supervisord.out")
+        return Child(words, log, self._environment(), session=True)
 
     async def _ask(self, method: str, *arguments: object) -> Any:
         return await asyncio.to_thread(call, self.socket, method, *arguments)

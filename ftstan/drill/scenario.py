@@ -8,11 +8,12 @@ Nothing here starts anything. The keys are described in ``docs/drills.md`` (scen
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.base.errors import ConfigError
 from ftstan.config import yaml
+from ftstan.config.table import BY_FLAG
 from ftstan.config.tree import Node, Place, Value
 from ftstan.config.units import parse_duration
 from ftstan.config.unknown_keys import did_you_mean
@@ -33,6 +34,14 @@ STANDBY = "standby"
 _MAX_DURATION_S = 86_400.0
 _MAX_RATE = 20_000
 _CLUSTER_NODES = 3
+#: Options of a server that say what it stores in, and as what.
+_PLACING = frozenset(
+    {
+        *("store", "dir", "config", "stan_config", "cluster_id"),
+        *("sql_driver", "sql_source", "sql_source_file"),
+    }
+)
+_HINT = "docs/drills.md describes every key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that a file says. ``file`` is where it was read from."""
+    """Everything that a file says. ``file`` is where it was read from.
+
+    ``database``: what the nodes store in, as people are shown it, if that is none of the run's own
+    directories. No file says that.
+    """
 
     file: str
     name: str
@@ -101,6 +114,7 @@ class Scenario:
     group: str = ""
     servers: tuple[str, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
+    database: str = ""
 
     @property
     def needs_volume(self) -> bool:
@@ -139,8 +153,52 @@ def read(text: str, file: str) -> Scenario:
     reader = _Reader(file)
     scenario = reader.scenario(document.entries)
     if reader.wrong:
-        raise ScenarioError("\n".join(reader.wrong), hint="docs/drills.md describes every key")
+        raise ScenarioError("\n".join(reader.wrong), hint=_HINT)
     return scenario
+
+
+def in_database(scenario: Scenario, database: str) -> Scenario:
+    """The same, played by a group that stores in ``database``.
+
+    Raises ``ScenarioError`` for what only a group with a directory can play.
+    """
+    file = scenario.file
+    wrong: list[str] = []
+    if scenario.driver != LOCAL:
+        wrong.append(f"{file}: driver: {scenario.driver}: its nodes have their own store")
+    if scenario.clustered:
+        wrong.append(f"{file}: clustered: the nodes of a cluster store in directories")
+    wrong += [
+        f'{step.place}: "{step.kind}" is done to a directory; this group stores in a database'
+        for step in scenario.steps
+        if KINDS[step.kind].directory
+    ]
+    # Another database than the one that was looked at would be written to.
+    wrong += [
+        f'{file}: options: "{word.partition("=")[0]}" is the drill\'s to say'
+        for word in scenario.options
+        if _says_place(word)
+    ]
+    if wrong:
+        raise ScenarioError("\n".join(wrong), hint=_HINT)
+    return replace(scenario, database=database)
+
+
+def in_directory(scenario: Scenario) -> Scenario:
+    """The same, if it needs no database. Raises ``ScenarioError``."""
+    wrong = [
+        f'{step.place}: "{step.kind}" is done to a database'
+        for step in scenario.steps
+        if KINDS[step.kind].database and scenario.driver == LOCAL
+    ]
+    if wrong:
+        raise ScenarioError("\n".join(wrong), hint="name one with --sql-driver")
+    return scenario
+
+
+def _says_place(word: str) -> bool:
+    flag = BY_FLAG.get(word.lstrip("-").partition("=")[0])
+    return word.startswith("-") and flag is not None and flag.key in _PLACING
 
 
 #: What remote nodes need a command for, by fault: beginning, and end where it lasts.
@@ -160,6 +218,7 @@ COMMANDS = {
     "kill-host": ("kill-host", "start-host"),
     "cut-storage": ("cut-storage", "heal-storage"),
     "restart-storage": ("restart-storage",),
+    "kill-sessions": ("kill-sessions",),
     "reboot-all": ("reboot-all",),
     "upgrade": ("upgrade",),
 }
@@ -361,6 +420,8 @@ class _Reader:
         known = KINDS[kind]
         if "for" in entries and not known.lasts:
             self.say(entries["for"].place, f'"{kind}" takes no "for"')
+        if "node" in entries and known.database:
+            self.say(entries["node"].place, f'"{kind}" takes no "node": it is done to the owner')
         return Step(
             kind=kind,
             place=node.place,

@@ -36,20 +36,29 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``host`` and ``version`` are those of who played; ``load`` and ``driver`` are in words."""
+    """``host`` and ``version`` are those of who played; ``load`` and ``driver`` are in words.
+
+    ``database``: what a local group stored in, if not in a directory.
+    """
 
     host: str
     version: str
     driver: str
     load: str
     nodes: tuple[NodeFacts, ...]
+    database: str = ""
 
 
 async def look(scenario: Scenario, members: Sequence[Member]) -> Setting:
     """Ask every node who it is."""
     nodes = await asyncio.gather(*map(_node, members))
     return Setting(
-        socket.gethostname(), __version__, scenario.driver, load_text(scenario), tuple(nodes)
+        socket.gethostname(),
+        __version__,
+        scenario.driver,
+        load_text(scenario),
+        tuple(nodes),
+        scenario.database,
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.cli import contexts
 from ftstan.cli.words.client import number
+from ftstan.cli.words.databases import add_source_options
 from ftstan.cli.words.servers import add_key_options
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="where the run keeps its things (default: drill-<name>-<time>)"
     )
     parser.add_argument("--repeat", type=number, metavar="N", help="instead of the scenario's")
+    add_source_options(
+        parser,
+        "the group of this host stores in a database, which holds nothing or what a former drill "
+        "has left there",
+    )
     parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
     parser.add_argument(
         "--html", metavar="FILE", help="write the page there, too (always: DIR/report.html)"

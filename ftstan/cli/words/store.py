@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.cli import contexts
 from ftstan.cli.program import give_examples
+from ftstan.cli.words.databases import add_source_options
 from ftstan.cli.words.servers import count, sequence
 
 if TYPE_CHECKING:
@@ -170,18 +171,7 @@ def _database(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what the server with this configuration file stores in, and its keys",
     )
-    parser.add_argument(
-        "--sql-driver",
-        choices=("mysql", "postgres"),
-        default="",
-        help="the server's -sql_driver: a database instead of DIR",
-    )
-    parser.add_argument(
-        "--sql-source-file",
-        default="",
-        metavar="FILE",
-        help="the server's -sql_source_file (default: the source in FTSTAN_SQL_SOURCE)",
-    )
+    add_source_options(parser, "the server's -sql_driver: a database instead of DIR")
 
 
 def _copy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

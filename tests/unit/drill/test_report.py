@@ -6,8 +6,10 @@ Commands for remote nodes.
 from __future__ import annotations
 
 import asyncio
+import configparser
 import contextlib
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,6 +22,7 @@ from ftstan.cli import drill as drill_command
 from ftstan.cli.ctl import main
 from ftstan.client import NatsLogin
 from ftstan.drill import commands, ledger, setting
+from ftstan.drill.database import LocalDatabaseGroup
 from ftstan.drill.errors import DrillError
 from ftstan.drill.judge import judge
 from ftstan.drill.ledger import Ack, Fault, Read, Record
@@ -28,10 +31,11 @@ from ftstan.drill.remote import RemoteGroup
 from ftstan.drill.report import as_dict, junit
 from ftstan.drill.result import Result
 from ftstan.drill.rules import Rule
-from ftstan.drill.scenario import Step, read
+from ftstan.drill.scenario import Step, in_database, read
 from ftstan.drill.selftest import clean_ledger
 from ftstan.drill.setting import NodeFacts, Setting
 from ftstan.drill.workload import Access
+from ftstan.stores.sql.source import parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -245,13 +249,63 @@ def test_drills_are_listed_shown_and_checked(
         (["missing"], "missing: No such file"),
         (["--list", "--self-test"], "not allowed with"),
         (["kill", "--repeat", "0"], "invalid number value"),
+        (["kill", "--sql-source-file", "x"], "--sql-source-file needs --sql-driver"),
+        (["kill", "--sql-driver", "oracle"], "invalid choice: 'oracle'"),
+        (["kill", "--sql-driver", "mysql"], "which database?"),
+        (["kill", "--sql-driver", "mysql", "--sql-source-file", "none"], "none cannot be read"),
+        (["kill-sessions"], '"kill-sessions" is done to a database'),
+        (["kill-sessions", "--check"], '"kill-sessions" is done to a database'),
+        (["fill-disk", "--sql-driver", "mysql"], '"fill-disk" is done to a directory'),
+        (["fill-disk", "--sql-driver", "mysql", "--check"], '"fill-disk" is done to a directory'),
     ],
 )
 def test_wrong_words_are_one_line_and_start_nothing(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FTSTAN_SQL_SOURCE", raising=False)
     assert main(["drill", *words]) == 64
     assert said in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_scenario_for_databases_is_checked_without_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["drill", "database", "--sql-driver", "postgres", "--check", "--output", "json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "database"
+
+
+# ---- a group in a database
+# --------------------------------------------------------------------------------------------------
+
+
+def test_the_source_of_a_database_is_in_the_environment_of_nodes_alone(tmp_path: Path) -> None:
+    text = "postgres://nss:pw-s3cret@127.0.0.1:1/drills?sslmode=disable"
+    (tmp_path / "logs").mkdir()
+    scenario = in_database(read("faults: [partition]\n", "s.yaml"), "postgres")
+    source = parse("postgres", text, {})
+    group = LocalDatabaseGroup(scenario, str(tmp_path), source, text)
+    programs = configparser.RawConfigParser()
+    programs.read_string(group._configuration())
+    assert group._environment()["FTSTAN_SQL_SOURCE"] == text
+    assert "pw-s3cret" not in "".join(
+        value for section in programs.sections() for value in programs[section].values()
+    )
+    assert "pw-s3cret" not in repr(group.access)
+    for name in ("a", "b"):
+        node = programs[f"program:{name}"]
+        assert '"-store" "sql" "-sql_driver" "postgres" "-admin_key"' in node["command"]
+        assert "-dir" not in node["command"]
+        assert "environment" not in node
+    for name in ("nats", "proxy-a", "proxy-b"):
+        assert programs[f"program:{name}"]["environment"] == 'FTSTAN_SQL_SOURCE=""'
+    assert group.access.key_words == ("--admin-key", str(tmp_path / "store" / "admin.key"))
 
 
 # ---- remote nodes

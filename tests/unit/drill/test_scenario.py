@@ -5,6 +5,7 @@ Inventories and the drills that are shipped.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,17 @@ from ftstan.drill import catalogue
 from ftstan.drill.errors import ScenarioError
 from ftstan.drill.faults import KINDS, Expect
 from ftstan.drill.inventory import read_inventory
-from ftstan.drill.scenario import COMMANDS, LOCAL, REMOTE, Member, Scenario, load, read
+from ftstan.drill.scenario import (
+    COMMANDS,
+    LOCAL,
+    REMOTE,
+    Member,
+    Scenario,
+    in_database,
+    in_directory,
+    load,
+    read,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,6 +135,10 @@ volume_mib: 128
             "faults: [kill]\nworkload: {channels: [a, b], publishers: 1}\n",
             "s.yaml:2:1: 2 channels need as many publishers",
         ),
+        (
+            "faults:\n  - {do: kill-sessions, node: standby}\n",
+            's.yaml:2:25: "kill-sessions" takes no "node": it is done to the owner',
+        ),
         ("faults: [kill]\nservers: [x]\n", 's.yaml:2:1: "servers" is for driver: remote'),
         ("nodes: 2\n", 's.yaml:1:1: "faults" must be a list of faults'),
         ("faults: [kill\n", "s.yaml:2:1: "),
@@ -160,6 +175,51 @@ def test_only_a_switchover_is_safe_in_production() -> None:
     assert read(
         REMOTE_HEAD + "production_safe: true\nfaults: [switchover]\n", "s.yaml"
     ).production_safe
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        *(
+            (
+                f"faults: [kill, {kind}]\n",
+                f's.yaml:1:16: "{kind}" is done to a directory; this group stores in a database',
+            )
+            for kind in ("unlink-lock", "fill-disk", "slow-storage", "freeze-storage")
+        ),
+        (
+            "clustered: true\nfaults: [kill]\n",
+            "s.yaml: clustered: the nodes of a cluster store in directories",
+        ),
+        (
+            REMOTE_HEAD + "faults: [switchover]\n",
+            "s.yaml: driver: remote: its nodes have their own store",
+        ),
+        *(
+            (
+                f'options: ["{word}"]\nfaults: [kill]\n',
+                f's.yaml: options: "{word.partition("=")[0]}" is the drill\'s to say',
+            )
+            for word in ("-sql_source=x", "--sql_source_file=x", "-st=file", "-c=x", "-cid=x")
+        ),
+    ],
+)
+def test_what_no_group_in_a_database_can_play_is_refused_by_name(text: str, told: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        in_database(read(text, "s.yaml"), "postgres")
+    assert caught.value.text == told
+
+
+def test_other_faults_and_options_are_played_in_a_database() -> None:
+    kinds = [kind for kind, known in KINDS.items() if not known.remote and not known.directory]
+    text = f'options: ["-ft_steal_after=5s", "-sql_no_caching"]\nfaults: [{", ".join(kinds)}]\n'
+    scenario = read(text, "s.yaml")
+    assert in_database(scenario, "postgres").database == "postgres"
+    with pytest.raises(ScenarioError) as caught:
+        in_directory(scenario)
+    assert re.fullmatch(r's.yaml:2:\d+: "kill-sessions" is done to a database', caught.value.text)
+    assert "--sql-driver" in caught.value.hint
+    assert in_directory(read("faults: [unlink-lock, fill-disk]\n", "s.yaml")).needs_volume
 
 
 def test_every_fault_has_its_commands_and_a_remote_node_can_be_hurt_in_every_way() -> None:
@@ -255,10 +315,14 @@ def test_an_inventory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 def test_every_fault_has_a_drill_of_its_own_that_is_shipped() -> None:
     drills = {scenario.name: scenario for scenario in catalogue.shipped()}
     here = {kind for kind in KINDS if not KINDS[kind].remote}
-    assert here | {"mixed", "production", "hosts", "cluster"} == set(drills)
+    assert here | {"mixed", "production", "hosts", "cluster", "database"} == set(drills)
     assert all({step.kind for step in drills[kind].steps} == {kind} for kind in here)
     assert {step.kind for step in drills["hosts"].steps} == set(KINDS) - here
     assert all(KINDS[step.kind].clusters for step in drills["cluster"].steps)
+    assert in_database(drills["database"], "postgres").database == "postgres"
+    assert {step.kind for step in drills["database"].steps} >= {
+        kind for kind in here if KINDS[kind].database
+    }
     assert all(scenario.text for scenario in drills.values())
 
 
