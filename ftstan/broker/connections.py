@@ -88,9 +88,9 @@ class Connections:
             # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the
             # client in question has closed by itself, else the end of the probe would throw out
             # somebody who is alive.
-            token, first, _ = self._probes[request.client_id]
-            if _is_of(request, first.conn_id, first.heartbeat_inbox):
-                # The probe is its own, and it hears only the newest answer.
+            token, first, waits = self._probes[request.client_id]
+            if not waits or _is_of(request, first.conn_id, first.heartbeat_inbox):
+                # The probe is its own, and it hears only the newest answer; or nobody waits for it.
                 self._probes[request.client_id] = (token, request, reply)
             else:
                 self._refuse_taken(reply)
@@ -147,11 +147,19 @@ class Connections:
             self.remove(client)
 
     def learn(self, infos: Iterable[ClientInfo]) -> None:
-        """Register clients that another partition knows, and this one does not."""
+        """Register clients that another partition knows, and this one does not, or as somebody else
+        who does not answer any more.
+        """
         broker = self._broker
         for number, info in enumerate(infos):
-            known = info.client_id in broker.clients or info.client_id in self._probes
-            if known or not info.hb_inbox or not valid_client_id(info.client_id):
+            is_asked = info.client_id in self._probes
+            if is_asked or not info.hb_inbox or not valid_client_id(info.client_id):
+                continue
+            known = broker.clients.get(info.client_id)
+            if known is not None:
+                if known.info.conn_id != info.conn_id or known.info.hb_inbox != info.hb_inbox:
+                    # It may have come back while this partition was away.
+                    self._probe(known, _request_of(info), b"")
                 continue
             if broker.closing.holds(info.client_id, partial(self.learn, [info])):
                 continue
@@ -389,6 +397,18 @@ class Connections:
             del broker.conns[client.info.conn_id]
         broker.store.delete_client(client.client_id)
         broker.closing.client(client, then)
+
+
+def _request_of(info: ClientInfo) -> messages.ConnectRequest:
+    """What that session has asked for."""
+    return messages.ConnectRequest(
+        client_id=info.client_id,
+        heartbeat_inbox=info.hb_inbox,
+        conn_id=info.conn_id,
+        protocol=info.protocol,
+        ping_interval=info.ping_interval,
+        ping_max_out=info.ping_max_out,
+    )
 
 
 def _is_of(request: messages.ConnectRequest, conn_id: bytes, inbox: bytes) -> bool:
