@@ -185,6 +185,7 @@ class MoveSource:
     def _note(self) -> bytes:
         """From now on every publish that is taken is noted; returns the clients of the channel."""
         serving = self._serving()
+        channel = managing.find_channel(serving.broker, self.name)
         if not self._noting:
             if serving.is_noting:
                 raise RefusedError(
@@ -193,7 +194,6 @@ class MoveSource:
             serving.note_taken(_USER, on=True)
             serving.broker.carried_out[self.name] = set()
             self._noting = True
-        channel = managing.find_channel(serving.broker, self.name)
         return encode_operations(_clients(_infos(serving.broker, channel)))
 
     def _end_noting(self, serving: Serving | None) -> None:
@@ -295,7 +295,10 @@ class MoveSource:
             *sub_operations(self.name, subs),
             *_clients(infos),
             *(Operation(Op.KEEP, key) for key in answered),
-            *(Operation(Op.KEEP, REQUEST + reply) for reply in broker.carried_out[self.name]),
+            *(
+                Operation(Op.KEEP, REQUEST + reply)
+                for reply in broker.carried_out.get(self.name, ())
+            ),
         ]
         if known:
             final.append(Operation(Op.REMEMBER, b"", (known, len(known))))
@@ -351,7 +354,7 @@ class MoveSource:
         frozen = self.frozen
         self.frozen = None
         self._end_noting(serving)
-        if serving is None:
+        if serving is None or self._has_gone():
             return
         broker = serving.broker
         partition = broker.partition
@@ -366,6 +369,12 @@ class MoveSource:
         acks = ack_lines(channel.by_ack_inbox.values()) if channel is not None else b""
         serving.subscribe(acks + b"".join(b"SUB %b %d\r\n" % row for row in rows))
         serving.go_on()
+
+    def _has_gone(self) -> bool:
+        with contextlib.suppress(RefusedError):
+            return self._moving.move(self.name).step is Step.GONE
+        # Taken back.
+        return False
 
     async def _watch_over(self) -> None:
         """Serve on if the target is not heard of."""

@@ -194,6 +194,8 @@ class MoveTarget:
             final = decode_operations(await self._ask({"do": "final", "freeze": ""}))
             self._infos = _read_final(self.name, final).infos
             await self._node.call(lambda: self._meet(self._infos))
+            # One that is known as somebody else is asked first whether it lives.
+            await asyncio.sleep(_SPREAD_S)
 
     async def _find_out(self) -> None:
         """Wait until the source says that it has let go. Raises ``RefusedError`` if it has not."""
