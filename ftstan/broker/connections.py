@@ -34,6 +34,8 @@ class Connections:
         self._tokens: dict[int, Client] = {}
         self._probes: dict[bytes, tuple[int, messages.ConnectRequest, bytes]] = {}
         self._probe_tokens: dict[int, bytes] = {}
+        self._told: dict[int, ClientInfo] = {}
+        """By tokens: sessions that another partition knows under the id of somebody else here."""
         self._next_token = 1
         self._pacing = Pacing(broker.options.hb_interval)
 
@@ -158,8 +160,7 @@ class Connections:
             known = broker.clients.get(info.client_id)
             if known is not None:
                 if known.info.conn_id != info.conn_id or known.info.hb_inbox != info.hb_inbox:
-                    # It may have come back while this partition was away.
-                    self._probe(known, _request_of(info), b"")
+                    self._compare(info)
                 continue
             if broker.closing.holds(info.client_id, partial(self.learn, [info])):
                 continue
@@ -167,6 +168,27 @@ class Connections:
             client = self.adopt(info, number)
             broker.pending_registrations.registered(info.client_id, info.conn_id)
             log.debug(f"[Client:{client.shown()}] Known to another partition")
+
+    def _compare(self, info: ClientInfo) -> None:
+        """Ask a session that another partition knows under the id of somebody here: it may have
+        come back while this partition was away, or they may know one that has gone since.
+        """
+        token = self._ask(info.hb_inbox)
+        if token:
+            self._told[token] = info
+
+            def late() -> None:
+                self._told.pop(token, None)
+
+            self._broker.timers.at(self._broker.now + c.PROBE_TIMEOUT, late)
+
+    def _lives(self, info: ClientInfo) -> None:
+        """That session has answered: it takes the place of one that does not."""
+        known = self._broker.clients.get(info.client_id)
+        if known is None:
+            self.learn([info])
+        elif info.client_id not in self._probes and known.info.hb_inbox != info.hb_inbox:
+            self._probe(known, _request_of(info), b"")
 
     def adopt(self, info: ClientInfo, number: int = 0) -> Client:
         """Index a client that is in the store and start its heartbeats.
@@ -287,6 +309,11 @@ class Connections:
         nobody = headers.startswith(b"NATS/1.0 503")
         if token in self._probe_tokens:
             self._probe_result(token, alive=not nobody)
+            return
+        told = self._told.pop(token, None)
+        if told is not None:
+            if not nobody:
+                self._lives(told)
             return
         client = self._tokens.pop(token, None)
         if client is None or client.gone:
