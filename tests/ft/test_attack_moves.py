@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.ft.moves import Step, decode_moves, encode_moves
 from tests.ft.load import CHANNEL, Load
-from tests.ft.mortal_mover import SLOW
+from tests.ft.mortal_mover import SLOW, STALLS
 from tests.ft.operator import Said, run
 from tests.ft.test_move import ALLOWED, NAME, Pair, client_of, read_on, served, two
 from tests.processes import CLUSTER, READY, until
@@ -79,12 +81,11 @@ def _reader(pair: Pair, count: int) -> tuple[StanClient, Subscription]:
 def test_a_channel_that_is_deleted_and_made_again_in_the_middle_moves_as_it_is_then(
     stage: Stage,
 ) -> None:
-    pair = two(stage, dies=f"{SLOW}3")
+    pair = two(stage, dies=f"{SLOW}7")
     client = client_of(pair.nats, "publisher")
     client.publish(CHANNEL, *(b"old %d" % i for i in range(5)))
     pair.begin(*pair.to_b)
     until(lambda: [row for row in pair.moves() if row["copied"] == 5], "the copy")
-    time.sleep(0.5)
     said = _ask(pair, "channel", "delete", NAME, "--yes", "--dir", str(stage.directory / "a"))
     assert said.status == 0, said
     new = [b"new %d" % i for i in range(6)]
@@ -92,6 +93,22 @@ def test_a_channel_that_is_deleted_and_made_again_in_the_middle_moves_as_it_is_t
     _until_done(pair, client)
     contents = client_of(pair.nats, "judge").read_all(CHANNEL)
     assert [contents[i] for i in range(1, 7)] == new
+
+
+def test_a_start_takes_away_what_a_former_owner_may_still_rename(stage: Stage) -> None:
+    pair = two(stage, dies=STALLS)
+    served(pair, 20)
+    pair.begin(*pair.to_b)
+    until(lambda: _steps(pair) == ["copying", "offered"], "the copy")
+    pair.a.kill()
+    file = stage.directory / "a" / "ft.moves"
+    moves = decode_moves(file.read_bytes())
+    gone = {name: replace(move, step=Step.GONE) for name, move in moves.items()}
+    late = file.with_name("ft.moves.new.0123456789abcdef")
+    late.write_bytes(encode_moves(gone) + b"\n")
+    pair.start("a").wait_for(READY)
+    assert not late.exists()
+    assert decode_moves(file.read_bytes()) == moves
 
 
 def test_a_target_that_starts_again_while_the_source_is_away_has_the_subscriptions(
