@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
 #: Bytes of publishes that are kept at most, and requests. What comes beyond makes all of it
 #: worthless: nobody could say any more in which order a publisher has published.
@@ -27,8 +27,10 @@ class Arrival:
     def __init__(self) -> None:
         self.publishes: list[tuple[bytes, bytes, bytes]] = []
         """Subject, reply and payload of each."""
-        self.requests: list[tuple[bytes, Callable[[], None]]] = []
-        """The inbox that a subscription asks for, or nothing, and what carries the request out."""
+        self.requests: list[tuple[bytes, bytes, Callable[[], None]]] = []
+        """The inbox that a subscription asks for, or nothing; the reply subject; and what carries
+        the request out.
+        """
         self.dropped = 0
         """Publishes that nobody will answer."""
         self._bytes = 0
@@ -42,7 +44,15 @@ class Arrival:
         else:
             self.publishes.append((subject, reply, payload))
 
-    def keep_request(self, inbox: bytes, again: Callable[[], None]) -> None:
+    def keep_request(self, inbox: bytes, reply: bytes, again: Callable[[], None]) -> None:
         """Keep a request, if there are not too many."""
         if len(self.requests) < MOST_REQUESTS:
-            self.requests.append((inbox, again))
+            self.requests.append((inbox, reply, again))
+
+    def carry_out(self, live: Container[bytes], done: Container[bytes]) -> None:
+        """Carry out what was kept, without what the former server did: subscriptions whose inboxes
+        are ``live``, and requests whose reply subjects are ``done``.
+        """
+        for inbox, reply, again in self.requests:
+            if not ((inbox and inbox in live) or (reply and reply in done)):
+                again()

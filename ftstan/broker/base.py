@@ -151,6 +151,8 @@ class BrokerBase(Core, ABC):
         """Which channels are served here; ``None``: all."""
         self.elsewhere: set[bytes] = set()
         """Channels that have moved to another partition, or are still on their way here."""
+        self.carried_out: dict[bytes, set[bytes]] = {}
+        """Of channels that leave: reply subjects of the requests that were answered since."""
         self.arrivals: dict[bytes, Arrival] = {}
         """Channels that are on their way here from another partition, and what came for them."""
         self.pending_registrations = PendingRegistrations(self.timers)

@@ -34,6 +34,8 @@ class Connections:
         self._tokens: dict[int, Client] = {}
         self._probes: dict[bytes, tuple[int, messages.ConnectRequest, bytes]] = {}
         self._probe_tokens: dict[int, bytes] = {}
+        self._told: dict[int, ClientInfo] = {}
+        """By tokens: sessions that another partition knows under the id of somebody else here."""
         self._next_token = 1
         self._pacing = Pacing(broker.options.hb_interval)
 
@@ -88,9 +90,9 @@ class Connections:
             # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the
             # client in question has closed by itself, else the end of the probe would throw out
             # somebody who is alive.
-            token, first, _ = self._probes[request.client_id]
-            if _is_of(request, first.conn_id, first.heartbeat_inbox):
-                # The probe is its own, and it hears only the newest answer.
+            token, first, waits = self._probes[request.client_id]
+            if not waits or _is_of(request, first.conn_id, first.heartbeat_inbox):
+                # The probe is its own, and it hears only the newest answer; or nobody waits for it.
                 self._probes[request.client_id] = (token, request, reply)
             else:
                 self._refuse_taken(reply)
@@ -147,11 +149,18 @@ class Connections:
             self.remove(client)
 
     def learn(self, infos: Iterable[ClientInfo]) -> None:
-        """Register clients that another partition knows, and this one does not."""
+        """Register clients that another partition knows, and this one does not, or as somebody else
+        who does not answer any more.
+        """
         broker = self._broker
         for number, info in enumerate(infos):
-            known = info.client_id in broker.clients or info.client_id in self._probes
-            if known or not info.hb_inbox or not valid_client_id(info.client_id):
+            is_asked = info.client_id in self._probes
+            if is_asked or not info.hb_inbox or not valid_client_id(info.client_id):
+                continue
+            known = broker.clients.get(info.client_id)
+            if known is not None:
+                if known.info.conn_id != info.conn_id or known.info.hb_inbox != info.hb_inbox:
+                    self._compare(info)
                 continue
             if broker.closing.holds(info.client_id, partial(self.learn, [info])):
                 continue
@@ -159,6 +168,27 @@ class Connections:
             client = self.adopt(info, number)
             broker.pending_registrations.registered(info.client_id, info.conn_id)
             log.debug(f"[Client:{client.shown()}] Known to another partition")
+
+    def _compare(self, info: ClientInfo) -> None:
+        """Ask a session that another partition knows under the id of somebody here: it may have
+        come back while this partition was away, or they may know one that has gone since.
+        """
+        token = self._ask(info.hb_inbox)
+        if token:
+            self._told[token] = info
+
+            def late() -> None:
+                self._told.pop(token, None)
+
+            self._broker.timers.at(self._broker.now + c.PROBE_TIMEOUT, late)
+
+    def _lives(self, info: ClientInfo) -> None:
+        """That session has answered: it takes the place of one that does not."""
+        known = self._broker.clients.get(info.client_id)
+        if known is None:
+            self.learn([info])
+        elif info.client_id not in self._probes and known.info.hb_inbox != info.hb_inbox:
+            self._probe(known, _request_of(info), b"")
 
     def adopt(self, info: ClientInfo, number: int = 0) -> Client:
         """Index a client that is in the store and start its heartbeats.
@@ -280,6 +310,11 @@ class Connections:
         if token in self._probe_tokens:
             self._probe_result(token, alive=not nobody)
             return
+        told = self._told.pop(token, None)
+        if told is not None:
+            if not nobody:
+                self._lives(told)
+            return
         client = self._tokens.pop(token, None)
         if client is None or client.gone:
             return
@@ -389,6 +424,18 @@ class Connections:
             del broker.conns[client.info.conn_id]
         broker.store.delete_client(client.client_id)
         broker.closing.client(client, then)
+
+
+def _request_of(info: ClientInfo) -> messages.ConnectRequest:
+    """What that session has asked for."""
+    return messages.ConnectRequest(
+        client_id=info.client_id,
+        heartbeat_inbox=info.hb_inbox,
+        conn_id=info.conn_id,
+        protocol=info.protocol,
+        ping_interval=info.ping_interval,
+        ping_max_out=info.ping_max_out,
+    )
 
 
 def _is_of(request: messages.ConnectRequest, conn_id: bytes, inbox: bytes) -> bool:

@@ -56,7 +56,8 @@ class Subscriptions:
             self._broker.on_malformed("subscribe", request.client_id, error)
         elif not self._broker.owns(request.subject):
             # Another partition answers, or nobody.
-            self._keep(request.subject, request.inbox, partial(self.subscribe, reply, payload))
+            again = partial(self.subscribe, reply, payload)
+            self._keep(request.subject, request.inbox, reply, again)
             return
         elif request.client_id not in self._broker.clients:
             if self._is_held(request, reply, payload):
@@ -75,6 +76,7 @@ class Subscriptions:
             channel = self._broker.channels.get(request.subject)
             if error and channel is not None:
                 self._broker.inactivity.check(channel)
+        self._note(request.subject, reply)
         if error:
             self._broker.answer(reply, messages.subscription_error(error))
 
@@ -96,11 +98,17 @@ class Subscriptions:
         )
         return False
 
-    def _keep(self, name: bytes, inbox: bytes, again: Callable[[], None]) -> None:
+    def _keep(self, name: bytes, inbox: bytes, reply: bytes, again: Callable[[], None]) -> None:
         """Keep a request about a channel that is on its way here: nobody else may answer it."""
         arrival = self._broker.arrivals.get(name)
         if arrival is not None:
-            arrival.keep_request(inbox, again)
+            arrival.keep_request(inbox, reply, again)
+
+    def _note(self, name: bytes, reply: bytes) -> None:
+        """A request about a channel that leaves is answered here: its next server leaves it out."""
+        done = self._broker.carried_out.get(name)
+        if done is not None:
+            done.add(reply)
 
     def on_ack_timer(self, sub: Subscription) -> None:
         """Send messages again that the subscription did not acknowledge in time."""
@@ -352,8 +360,9 @@ class Subscriptions:
             return
         if not broker.owns(request.subject):
             again = partial(self.unsubscribe, reply, payload, close=close)
-            self._keep(request.subject, b"", again)
+            self._keep(request.subject, b"", reply, again)
             return
+        self._note(request.subject, reply)
         try:
             channel = broker.known_channel(request.subject)
         except StoreError as error:

@@ -288,8 +288,17 @@ def _entry(limits: dict[str, int]) -> str:
 
 def _undo(arguments: argparse.Namespace, servers: Servers) -> int:
     found = _moves(servers, arguments.name)
-    sources = [one for one, row in found if row["step"] in {Step.OFFERED, Step.GONE}]
-    targets = [one for one, row in found if row["step"] in {Step.COPYING, Step.READY}]
+    targets = [(one, row) for one, row in found if row["step"] in {Step.COPYING, Step.READY}]
+    under_way = {row["transfer"] for _, row in targets}
+    sources = [
+        one
+        for one, row in found
+        if row["step"] == Step.OFFERED
+        or (row["step"] == Step.GONE and row["transfer"] in under_way)
+    ]
+    if not (sources or targets):
+        # What an earlier move has left does not count while another one is under way.
+        sources = [one for one, row in found if row["step"] == Step.GONE]
     if not (sources or targets):
         raise RefusedError(
             f"no move of channel {visible(arguments.name)} is under way",
@@ -300,11 +309,26 @@ def _undo(arguments: argparse.Namespace, servers: Servers) -> int:
         request = Request(Verb.MOVE_UNDO, name=arguments.name, by=claimed())
         answer = servers.change(arguments, one, request)
         _tell_undone(arguments, one, answer.note)
-    for one in targets:
-        request = Request(Verb.MOVE_UNDO, name=arguments.name, force=bool(sources), by=claimed())
+    for one, row in targets:
+        force = bool(sources) or _is_taken_back(arguments, servers, one, row["transfer"])
+        request = Request(Verb.MOVE_UNDO, name=arguments.name, force=force, by=claimed())
         answer = servers.change(_keyed(arguments), one, request)
         _tell_undone(arguments, one, answer.note)
     return EXIT_DONE
+
+
+def _is_taken_back(
+    arguments: argparse.Namespace, servers: Servers, target: NodeStatus, transfer: str
+) -> bool:
+    """Whether another server serves the channel and knows of no such move: it was taken back there,
+    and nobody can let go of the channel for it any more.
+    """
+    try:
+        owner = servers.one(Request(Verb.CHANNEL, name=arguments.name))[0]
+    except RefusedError:
+        return False
+    known = {row["transfer"] for row in servers.rows(Request(Verb.MOVES), owner)}
+    return owner.server != target.server and transfer not in known
 
 
 def _tell_undone(arguments: argparse.Namespace, server: NodeStatus, note: str) -> None:

@@ -2,9 +2,10 @@
 and how far each move is.
 
 One small file in the root, which the original ignores. It is replaced as a whole, durable before it
-is visible, after a confirm, by the owner of the datastore alone. A step of one move only goes
-forward; what a server serves follows from its configured list and from this file together, so a
-restart with the list of before the move serves no channel twice and loses none.
+is visible, between two confirms, by the owner of the datastore alone; an owner that begins removes
+what others have not finished first, and writes down anew what it finds. A step of one move only
+goes forward; what a server serves follows from its configured list and from this file together, so
+a restart with the list of before the move serves no channel twice and loses none.
 
 What cannot be read ends a start: nobody could say which channels are another server's by now.
 
@@ -26,7 +27,7 @@ from ftstan.base.errors import RecoveryError, StoreError
 from ftstan.config.options import ChannelLimits, DeliveryRules, StoreLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ftstan.base.disk import Disk
 
@@ -173,12 +174,44 @@ def read_moves(disk: Disk, root_fd: int) -> Moves:
 def write_moves(disk: Disk, root_fd: int, confirm: Callable[[], None], moves: Moves) -> None:
     """Put another file in its place, durable on return.
 
-    ``confirm`` says that the store is ours. Raises ``FencedError`` through it, and ``StoreError``:
-    whether the file was replaced is not known then.
+    ``confirm`` says that the store is ours, before the file is visible and when that is durable: no
+    successor has read what was there before. Raises ``FencedError`` through it, and ``StoreError``:
+    whether the file was replaced is not known then, see ``settle_moves``.
     """
-    try:
+    with _written():
         remove_unfinished(disk, root_fd, NAME, confirm)
         put_file(disk, root_fd, NAME, encode_moves(moves).decode(), confirm, base=NAME)
+    confirm()
+
+
+def settle_moves(disk: Disk, root_fd: int, confirm: Callable[[], None]) -> Moves:
+    """What the file says for good: no rename that is under way, a former owner's or our own that
+    was refused, can change it any more.
+
+    ``confirm`` as of ``write_moves``. Raises ``FencedError`` through it, ``RecoveryError`` and
+    ``StoreError``.
+    """
+    with _written():
+        # Whoever confirmed before us has its file here: a late rename finds no source then.
+        remove_unfinished(disk, root_fd, NAME, confirm)
+        disk.fsync(root_fd)
+    return read_moves(disk, root_fd)
+
+
+def take_up_moves(disk: Disk, root_fd: int, confirm: Callable[[], None]) -> Moves:
+    """``settle_moves`` for a new owner, before anything is served: what a former owner may not have
+    made durable is durable on return.
+    """
+    moves = settle_moves(disk, root_fd, confirm)
+    if moves:
+        write_moves(disk, root_fd, confirm, moves)
+    return moves
+
+
+@contextlib.contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StoreError(
             f"{NAME} cannot be written: {error.strerror or error}", hint="check the storage"

@@ -102,6 +102,20 @@ class Owner(Protocol):
         """
         ...
 
+    def take_up_moves(self) -> Moves:
+        """The same for the owner that begins: from now on no former owner can change it.
+
+        Raises ``FencedError`` too.
+        """
+        ...
+
+    def settle_moves(self) -> Moves:
+        """The same behind a write that was refused: it comes no more.
+
+        Raises ``FencedError`` too.
+        """
+        ...
+
     def write_moves(self, moves: Moves) -> None:
         """Replace that, durable on return. Raises ``FencedError`` and ``StoreError``."""
         ...

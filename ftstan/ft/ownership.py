@@ -39,7 +39,7 @@ from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount, mount_of
-from ftstan.ft.moves import read_moves, write_moves
+from ftstan.ft.moves import read_moves, settle_moves, take_up_moves, write_moves
 from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.ft.watch import WATCH_NAME, decode_watch, departure, farewell, last_word
 
@@ -354,6 +354,20 @@ class StoreOwner:
         ``StoreError``.
         """
         return read_moves(self._disk, self.root)
+
+    def take_up_moves(self) -> Moves:
+        """The same for the owner that begins: from now on no former owner can change it.
+
+        Raises ``FencedError`` too.
+        """
+        return take_up_moves(self._disk, self.root, self.confirm)
+
+    def settle_moves(self) -> Moves:
+        """The same behind a write that was refused: it comes no more.
+
+        Raises ``FencedError`` too.
+        """
+        return settle_moves(self._disk, self.root, self.confirm)
 
     def write_moves(self, moves: Moves) -> None:
         """Replace that, durable on return. Raises ``FencedError`` and ``StoreError``."""

@@ -222,6 +222,14 @@ class SqlOwner:
         """No channel moves to or from a database."""
         return {}
 
+    def take_up_moves(self) -> Moves:
+        """See ``read_moves``."""
+        return {}
+
+    def settle_moves(self) -> Moves:
+        """See ``read_moves``."""
+        return {}
+
     def write_moves(self, moves: Moves) -> None:
         """See ``read_moves``. Raises ``StoreError``."""
         del moves

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ftstan.config.options import LinkOptions, ServerOptions, ServerTlsOptions, StoreLimits
     from ftstan.front.listener import Front
     from ftstan.ft.digest import Member as GroupMember
+    from ftstan.ft.moves import Moves
     from ftstan.ft.owned import Owner
     from ftstan.ft.standby import Standby
     from ftstan.ft.warm import Warm, WarmLag
@@ -317,6 +318,10 @@ class PartitionPart(Protocol):
 
         Raises ``RecoveryError`` and ``StoreError``.
         """
+        ...
+
+    def moves(self) -> Moves:
+        """What is known of channels that move."""
         ...
 
     def limits(self, limits: StoreLimits) -> StoreLimits:

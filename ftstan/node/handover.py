@@ -59,6 +59,8 @@ _LOOK_EVERY_S: Final = 0.005
 #: more patience.
 _STOP_FIND_S: Final = 1.0
 SWITCHOVER_S: Final = 2.0
+#: For whom publishes are noted.
+_USER: Final = "hand-over"
 
 
 class Handover:
@@ -120,7 +122,7 @@ class Handover:
         serving = self._node.plane.serving
         if self.successor or serving is None:
             return self.successor
-        await self._node.call(lambda: serving.note_taken(on=True))
+        await self._node.call(lambda: serving.note_taken(_USER, on=True))
         self._found = asyncio.get_running_loop().create_future()
         publishes = serving.broker.subjects.publish_all
         self._searches += 1
@@ -146,7 +148,7 @@ class Handover:
             self._found = None
             if not self.successor:
                 # It serves on, perhaps for months: nothing is noted any more.
-                await self._node.call(lambda: serving.note_taken(on=False))
+                await self._node.call(lambda: serving.note_taken(_USER, on=False))
         return self.successor
 
     @property

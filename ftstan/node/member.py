@@ -193,6 +193,15 @@ class NodeMember:
         serving = self._node.plane.serving
         if serving is None:
             return
+        moves = self._node.partitioning.moves()
+        far = next((name for name, m in moves.items() if m.is_under_way or m.is_elsewhere), None)
+        if far is not None:
+            shown = far.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            raise RefusedError(
+                f'channel "{shown}" moves or has moved to another partition, or comes from one: an '
+                "original server would serve it all the same",
+                hint="ftstanctl channel move --status shows what is known of it",
+            )
         moved = serving.broker.moved
         if moved or serving.broker.later:
             shown = moved[0].decode("utf-8", "backslashreplace") if moved else ""

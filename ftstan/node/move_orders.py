@@ -228,8 +228,11 @@ class MoveOrders:
         move = replace(move, limits=ChannelLimits(**told["limits"]))
         if name in self._moving.targets:
             await self._moving.targets.pop(name).end()
-        await self._change(partial(self._begin, name, known, move, comes_again=comes_again))
-        self._moving.target(name).start()
+        try:
+            await self._change(partial(self._begin, name, known, move, comes_again=comes_again))
+        finally:
+            # Also if that was refused: what was under way still is.
+            self._moving.drive(name)
         return {"name": request.name, "step": str(Step.COPYING)}
 
     @staticmethod
@@ -254,8 +257,7 @@ class MoveOrders:
         self._check_unchanged(name, known)
         if not comes_again and name in self._moving.aside:
             # It was here before, and went: what it left is no copy of what it is now.
-            serving.broker.store.delete_channel(name)
-            del self._moving.aside[name]
+            self._remove(serving, name)
         self._moving.keep(name, move)
         serving.broker.elsewhere.add(name)
         serving.set_limits(self._moving.limits(self._node.options.limits))
@@ -301,7 +303,10 @@ class MoveOrders:
         target = self._moving.targets.pop(name, None)
         if target is not None:
             await target.end()
-        await self._change(partial(self._forget, name, self._moving.moves.get(request.name)))
+        try:
+            await self._change(partial(self._forget, name, self._moving.moves.get(request.name)))
+        finally:
+            self._moving.drive(name)
         return "taken back: the copy is removed"
 
     def _forget(self, name: bytes, known: Move | None) -> None:
@@ -312,11 +317,15 @@ class MoveOrders:
             raise RefusedError("the channel has come here meanwhile", hint="look again")
         if name in self._moving.aside:
             # First: a record without a copy can be taken back, a copy without one is nobody's.
-            serving.broker.store.delete_channel(name)
-            del self._moving.aside[name]
+            self._remove(serving, name)
         self._moving.keep(name, None)
         serving.broker.elsewhere.discard(name)
         serving.set_limits(self._moving.limits(self._node.options.limits))
+
+    def _remove(self, serving: Serving, name: bytes) -> None:
+        serving.broker.store.delete_channel(name)
+        del self._moving.aside[name]
+        self._moving.subs.pop(name, None)
 
     async def clean(self, request: Request) -> str:
         """Remove what a channel that has gone has left here."""
@@ -338,8 +347,7 @@ class MoveOrders:
             assert serving is not None
             self._check_unchanged(name, move)
             if name in self._moving.aside:
-                serving.broker.store.delete_channel(name)
-                del self._moving.aside[name]
+                self._remove(serving, name)
             self._moving.keep(name, replace(move, cleaned=True))
 
         await self._change(remove)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import ChannelLimits
     from ftstan.ft.moves import Move
-    from ftstan.stores.interface import ChannelStore
+    from ftstan.stores.interface import ChannelStore, StoredSub
 
 
 class MovePart(Protocol):
@@ -17,6 +17,10 @@ class MovePart(Protocol):
 
     aside: dict[bytes, ChannelStore]
     """Channels of the store that are not served: what has gone, and what comes. The data plane's.
+    """
+    subs: dict[bytes, list[StoredSub]]
+    """The subscriptions that those may have on storage, some of them of attempts that failed. The
+    data plane's.
     """
 
     def move(self, name: bytes) -> Move:

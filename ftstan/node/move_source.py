@@ -49,15 +49,20 @@ _LOOK_EVERY_S: Final = 0.005
 #: How long publishes of clients that are not registered yet may wait: nothing of them may be stored
 #: behind the end.
 _REGISTERED_S: Final = 1.2
+#: What the name of an answered request begins with: its reply subject follows.
+REQUEST: Final = b"\1"
+#: For whom publishes are noted.
+_USER: Final = "move"
 
 
 @dataclass(slots=True)
 class Frozen:
-    """A channel that takes nothing now. ``id``: of this freeze. ``final``: what its target is told
-    of its end.
+    """A channel that takes nothing now. ``id``: of this freeze. ``incarnation``: of the channel.
+    ``final``: what its target is told of its end.
     """
 
     id: str
+    incarnation: str
     store: ChannelStore
     subs: list[StoredSub]
     infos: list[ClientInfo]
@@ -81,6 +86,9 @@ class MoveSource:
         self._watch: asyncio.Task[None] | None = None
         self._final = b""
         """Of a channel that is gone: what was said last."""
+        self._known: ChannelStore | None = None
+        self._incarnation = ""
+        """Of the channel as this process has it: another one if it was deleted and made again."""
 
     @property
     def _shown(self) -> str:
@@ -96,7 +104,8 @@ class MoveSource:
             case "messages":
                 first = _number(asked, "from")
                 last = _number(asked, "to")
-                return await self._node.call(lambda: self._messages(first, last))
+                which = asked.get("incarnation")
+                return await self._node.call(lambda: self._messages(which, first, last))
             case "look":
                 return await self._node.call(lambda: self._look(move))
         async with self._lock:
@@ -130,11 +139,20 @@ class MoveSource:
         aside = self._moving.aside.get(self.name)
         return aside if aside is not None else managing.find_channel(broker, self.name).store
 
+    def _incarnation_of(self, store: ChannelStore) -> str:
+        if self._known is not store:
+            self._known = store
+            self._incarnation = Nuid().next()
+        return self._incarnation
+
     def _look(self, move: Move) -> bytes:
+        # As it is now: the question may have waited behind one that changed it.
+        move = self._now(move)
         serving = self._serving()
         store = self._store(serving.broker)
         return _json(
             step=move.step,
+            incarnation=self._incarnation_of(store),
             first=store.first,
             last=store.last,
             count=store.count,
@@ -144,8 +162,18 @@ class MoveSource:
             freeze=self.frozen.id if self.frozen is not None else "",
         )
 
-    def _messages(self, first: int, last: int) -> bytes:
+    def _now(self, move: Move) -> Move:
+        """How far that move is by now. Raises ``RefusedError`` if it was taken back."""
+        now = self._moving.move(self.name)
+        if now.transfer != move.transfer:
+            raise RefusedError("the move was taken back")
+        return now
+
+    def _messages(self, incarnation: object, first: int, last: int) -> bytes:
         store = self._store(self._serving().broker)
+        if incarnation != self._incarnation_of(store):
+            # What the target has is no beginning of it, or may be none.
+            raise RefusedError("there is another channel of that name by now, or another server")
         held, packed = messages_of(store, first, last)
         wanted = max(first, store.first, 1)
         for begins, ends in held or [(last + 1, last)]:
@@ -157,19 +185,21 @@ class MoveSource:
     def _note(self) -> bytes:
         """From now on every publish that is taken is noted; returns the clients of the channel."""
         serving = self._serving()
+        channel = managing.find_channel(serving.broker, self.name)
         if not self._noting:
             if serving.is_noting:
                 raise RefusedError(
                     "this server is about to hand over, or another channel leaves it"
                 )
-            serving.note_taken(on=True)
+            serving.note_taken(_USER, on=True)
+            serving.broker.carried_out[self.name] = set()
             self._noting = True
-        channel = managing.find_channel(serving.broker, self.name)
         return encode_operations(_clients(_infos(serving.broker, channel)))
 
     def _end_noting(self, serving: Serving | None) -> None:
         if self._noting and serving is not None:
-            serving.note_taken(on=False)
+            serving.note_taken(_USER, on=False)
+            serving.broker.carried_out.pop(self.name, None)
         self._noting = False
 
     # ---- freezing
@@ -182,18 +212,16 @@ class MoveSource:
         if not self._noting:
             raise RefusedError("publishes are not noted")
         node = self._node
-        is_closed = False
         try:
             async with asyncio.timeout(_WITHIN_S):
                 closed = await node.call(self._close)
-                is_closed = True
                 await asyncio.wrap_future(closed)
                 await self._settle()
                 await asyncio.wrap_future(await node.call(self._close_acks))
                 frozen = await node.call(self._detach)
         except (TimeoutError, NatsError, RefusedError, StoreError) as error:
-            if is_closed:
-                await node.call(self._reopen)
+            # Also if nobody has waited for the end of a step: it comes behind that.
+            await node.call(self._reopen)
             if isinstance(error, TimeoutError):
                 raise RefusedError("the channel could not be frozen in time") from None
             raise
@@ -204,6 +232,7 @@ class MoveSource:
         store = frozen.store
         return _json(
             freeze=frozen.id,
+            incarnation=frozen.incarnation,
             first=store.first,
             last=store.last,
             count=store.count,
@@ -266,24 +295,40 @@ class MoveSource:
             *sub_operations(self.name, subs),
             *_clients(infos),
             *(Operation(Op.KEEP, key) for key in answered),
+            *(
+                Operation(Op.KEEP, REQUEST + reply)
+                for reply in broker.carried_out.get(self.name, ())
+            ),
         ]
         if known:
             final.append(Operation(Op.REMEMBER, b"", (known, len(known))))
         self._end_noting(serving)
         # Here, and not by who asked: it may have given up in this moment.
-        self.frozen = Frozen(Nuid().next(), store, subs, infos, encode_operations(final))
+        self.frozen = Frozen(
+            Nuid().next(),
+            self._incarnation_of(store),
+            store,
+            subs,
+            infos,
+            encode_operations(final),
+        )
         return self.frozen
 
     def _say_final(self, move: Move, asked: dict[str, Any]) -> bytes:
         frozen = self.frozen
         if frozen is not None and asked.get("freeze") == frozen.id:
             return frozen.final
-        if move.step is Step.GONE:
-            if self._final:
-                return self._final
-            store = self._store(self._serving().broker)
-            return encode_operations(sub_operations(self.name, store.recovered_subs()))
-        raise RefusedError("the channel is not frozen any more")
+        if self._now(move).step is not Step.GONE:
+            raise RefusedError("the channel is not frozen any more")
+        if self._final:
+            return self._final
+        # It has gone before the start of this process.
+        broker = self._serving().broker
+        subs = self._moving.subs.get(self.name, [])
+        ids = sorted({sub.state.client_id for sub in subs if not sub.state.is_closed})
+        known = (broker.clients.get(client_id) for client_id in ids)
+        clients = [client.info for client in known if client is not None]
+        return encode_operations([*sub_operations(self.name, subs), *_clients(clients)])
 
     # ---- the ways out
     # ----------------------------------------------------------------------------------------------
@@ -309,7 +354,7 @@ class MoveSource:
         frozen = self.frozen
         self.frozen = None
         self._end_noting(serving)
-        if serving is None:
+        if serving is None or self._has_gone():
             return
         broker = serving.broker
         partition = broker.partition
@@ -324,6 +369,12 @@ class MoveSource:
         acks = ack_lines(channel.by_ack_inbox.values()) if channel is not None else b""
         serving.subscribe(acks + b"".join(b"SUB %b %d\r\n" % row for row in rows))
         serving.go_on()
+
+    def _has_gone(self) -> bool:
+        with contextlib.suppress(RefusedError):
+            return self._moving.move(self.name).step is Step.GONE
+        # Taken back.
+        return False
 
     async def _watch_over(self) -> None:
         """Serve on if the target is not heard of."""
@@ -346,6 +397,8 @@ class MoveSource:
 
     async def _let_go(self, move: Move, asked: dict[str, Any]) -> bytes:
         """The point of no return."""
+        # As it is now: it may have waited behind the same question, asked before.
+        move = self._now(move)
         if move.step is Step.GONE:
             return b"{}"
         frozen = self.frozen
@@ -360,6 +413,7 @@ class MoveSource:
             self.frozen = None
             self._final = frozen.final
             self._moving.aside[self.name] = frozen.store
+            self._moving.subs[self.name] = frozen.subs
             with contextlib.suppress(StoreError, RefusedError):
                 # Should anybody lose the record, the channel takes nothing here all the same. The
                 # next start tries again.

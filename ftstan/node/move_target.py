@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +35,7 @@ from ftstan.cluster.copying import messages_of
 from ftstan.cluster.entry import Op, decode_operations
 from ftstan.ft.moves import Move, Step
 from ftstan.nats import tasks
-from ftstan.node.move_source import same_clients
+from ftstan.node.move_source import REQUEST, same_clients
 from ftstan.stores.interface import ClientInfo, StoredSub, SubState
 from ftstan.wire.block import MsgBlock, SubEvents, unpack_block
 
@@ -82,13 +82,13 @@ class MoveTarget:
         """Why the last attempt failed."""
         self._task: asyncio.Task[None] | None = None
         self._now = asyncio.Event()
+        self._incarnation = ""
+        """Of the channel at the source in this attempt: the copy takes nothing of another one."""
         self._arrival: Arrival | None = None
-        self._stored: list[int] = []
-        """Ids of the subscriptions that the copy has from an earlier attempt."""
-        self._subs: list[StoredSub] | None = None
-        """The subscriptions of the source, from when it was frozen last."""
         self._infos: list[ClientInfo] = []
         self._answered: dict[tuple[bytes, bytes], int] = {}
+        self._carried_out: set[bytes] = set()
+        """Reply subjects of the requests that the source has answered in this attempt."""
 
     @property
     def _shown(self) -> str:
@@ -118,9 +118,15 @@ class MoveTarget:
             await tasks.end(task, _CANCEL_AGAIN_S)
             await self._give_up_arrival()
 
+    @property
+    def _is_under_way(self) -> bool:
+        with contextlib.suppress(RefusedError):
+            return self._move.step in {Step.COPYING, Step.READY}
+        return False
+
     async def _run(self) -> None:
         wait = _AGAIN_S
-        while True:
+        while self._is_under_way:
             self._now.clear()
             try:
                 await self._attempt()
@@ -142,6 +148,8 @@ class MoveTarget:
                 async with asyncio.timeout(wait):
                     await self._now.wait()
             wait = min(wait * 2, _AGAIN_MOST_S)
+        # Taken back, in a step that was given up for too slow.
+        self._task = None
 
     async def _give_up(self) -> None:
         """This attempt has failed: let the source serve on at once, instead of soon."""
@@ -157,14 +165,18 @@ class MoveTarget:
         is_gone = look["step"] == Step.GONE
         if self._move.step is Step.READY:
             if is_gone:
+                await self._ask_clients()
                 await self._take()
                 return
             await self._step(Step.COPYING)
         await self._node.call(self._make)
-        await self._bring(look)
+        self._incarnation = str(look["incarnation"])
+        look = await self._bring(look)
         freeze = ""
         if not is_gone:
             freeze, look = await self._freeze()
+        if look["incarnation"] != self._incarnation:
+            raise RefusedError("the source has another channel of that name by now")
         try:
             await self._complete(look, freeze)
             await self._step(Step.READY)
@@ -175,6 +187,15 @@ class MoveTarget:
             # It may have let go: asked until it says so, or that it serves on.
             await self._find_out()
         await self._take()
+
+    async def _ask_clients(self) -> None:
+        """Whose the subscriptions are, if another process of this server was told."""
+        if not self._infos:
+            final = decode_operations(await self._ask({"do": "final", "freeze": ""}))
+            self._infos = _read_final(self.name, final).infos
+            await self._node.call(lambda: self._meet(self._infos))
+            # One that is known as somebody else is asked first whether it lives.
+            await asyncio.sleep(_SPREAD_S)
 
     async def _find_out(self) -> None:
         """Wait until the source says that it has let go. Raises ``RefusedError`` if it has not."""
@@ -205,19 +226,17 @@ class MoveTarget:
             broker = self._serving().broker
             limits = self._moving.limits_of(self.name)
             self._moving.aside[self.name] = broker.store.create_channel(self.name, limits)
-        elif not self._stored and self._subs is None:
-            self._stored = [sub.state.sub_id for sub in store.recovered_subs()]
+            self._moving.subs[self.name] = []
 
     def _make_anew(self) -> None:
         """Begin anew: what is here is no beginning of what the source has."""
         broker = self._serving().broker
         broker.store.delete_channel(self.name)
         del self._moving.aside[self.name]
-        self._stored = []
         self._make()
 
-    async def _bring(self, look: dict[str, Any]) -> None:
-        """Copy until not much is left."""
+    async def _bring(self, look: dict[str, Any]) -> dict[str, Any]:
+        """Copy until not much is left; returns what the source says of the channel then."""
         if self._store.last and not await self._goes_on(look):
             await self._node.call(self._make_anew)
         left = 0
@@ -227,12 +246,13 @@ class MoveTarget:
             look = await self._ask_json(do="look")
             left = int(look["last"]) - self._store.last
             if left <= _NEAR:
-                return
+                break
         if left > _MOST_LEFT:
             # Publishers would wait for as long as that takes.
             raise RefusedError(
                 f"it is published to as fast as it can be copied: {left} messages are left"
             )
+        return look
 
     async def _goes_on(self, look: dict[str, Any]) -> bool:
         """Whether the copy can stay: its last message is the source's, too."""
@@ -240,7 +260,7 @@ class MoveTarget:
         last = store.last
         if not int(look["first"]) <= last <= int(look["last"]):
             return False
-        theirs = await self._ask({"do": "messages", "from": last, "to": last})
+        theirs = await self._ask_messages(last, last)
         ours = await self._node.call(lambda: messages_of(store, last, last)[1])
         return bool(theirs) and theirs == ours
 
@@ -248,7 +268,7 @@ class MoveTarget:
         """Fetch what is missing up to ``last``."""
         due = max(first, self._store.last + 1, 1)
         while due <= last:
-            packed = await self._ask({"do": "messages", "from": due, "to": last})
+            packed = await self._ask_messages(due, last)
             block = unpack_block(packed)
             if not len(block):
                 # They went by the limits meanwhile; the last one is still to be said.
@@ -258,6 +278,10 @@ class MoveTarget:
             await self._put(partial(self._store.append, block))
             due = block.last + 1
             self.copied += len(block)
+
+    async def _ask_messages(self, first: int, last: int) -> bytes:
+        which = {"incarnation": self._incarnation, "from": first, "to": last}
+        return await self._ask({"do": "messages"} | which)
 
     async def _put(self, stage: Callable[[], None]) -> None:
         """Stage something in the copy, and wait until it is durable."""
@@ -286,6 +310,8 @@ class MoveTarget:
         async with asyncio.timeout(_WITHIN_S):
             await asyncio.wrap_future(done)
         await asyncio.sleep(_SPREAD_S)
+        # Not before: what the source had answered when it began to note that is long behind us.
+        await self._node.call(self._begin_requests)
         # Once more before the pause: what was published since.
         look = await self._ask_json(do="look")
         await self._copy(int(look["first"]), int(look["last"]))
@@ -301,9 +327,14 @@ class MoveTarget:
         partition = broker.partition
         assert partition is not None
         sid = partition.sid_of(self.name)
-        arrival = self._arrival = broker.arrivals[self.name] = Arrival()
+        arrival = self._arrival = Arrival()
         broker.arriving = (broker.arriving or {}) | {sid: arrival.keep_publish}
         return serving.send(b"SUB %b %d\r\n" % (broker.publish_prefix + self.name, sid))
+
+    def _begin_requests(self) -> None:
+        """Keep what is asked from now on."""
+        if self._arrival is not None:
+            self._serving().broker.arrivals[self.name] = self._arrival
 
     async def _give_up_arrival(self) -> None:
         if self._arrival is not None:
@@ -349,19 +380,25 @@ class MoveTarget:
                 f"the copy ends at {store.last} and has {store.count} messages from {store.first} "
                 f"on, and the source ends at {last}"
             )
-        subs, self._infos, self._answered, known = _read_final(self.name, final)
-        await self._store_subs(store, subs)
-        if known:
-            await self._node.call(lambda: self._remember(known))
+        if store.count and not await self._goes_on(look):
+            raise RefusedError(f"the copy has another message {last} than the source")
+        told = _read_final(self.name, final)
+        self._infos = told.infos
+        self._answered = told.answered
+        self._carried_out = told.carried_out
+        await self._store_subs(store, list(told.subs.values()))
+        if told.known:
+            await self._node.call(lambda: self._remember(told.known))
 
     async def _store_subs(self, store: ChannelStore, subs: list[StoredSub]) -> None:
         """Put the subscriptions into the copy, in the place of those of an earlier attempt."""
         events = SubEvents()
         made: list[StoredSub] = []
+        former = list(self._moving.subs[self.name])
 
         def records() -> None:
-            for number in self._stored:
-                store.delete_sub(number)
+            for each in former:
+                store.delete_sub(each.state.sub_id)
             number = store.next_sub_id
             for sub in subs:
                 state = replace(sub.state, sub_id=number)
@@ -370,6 +407,8 @@ class MoveTarget:
                 for sequence in sorted(sub.pending):
                     events.sent(number, sequence)
                 number += 1
+            # Whatever storage says to it: any of them may be there from now on.
+            self._moving.subs[self.name] = former + made
             store.keep()
 
         def sent() -> None:
@@ -381,8 +420,7 @@ class MoveTarget:
         store.snapshot = None
         await self._put(records)
         await self._put(sent)
-        self._stored = [sub.state.sub_id for sub in made]
-        self._subs = made
+        self._moving.subs[self.name] = made
 
     def _remember(self, known: dict[bytes, Any]) -> None:
         window = self._serving().broker.window
@@ -402,7 +440,7 @@ class MoveTarget:
             assert partition is not None
             self._moving.keep(self.name, self._move.to(Step.TAKEN))
             store = self._moving.aside.pop(self.name)
-            subs = store.recovered_subs() if self._subs is None else self._subs
+            subs = self._moving.subs.pop(self.name)
             broker.elsewhere.discard(self.name)
             channel = broker.take_over(store, subs, same_clients(broker, self._infos))
             sid = self._end_keeping(serving)
@@ -416,9 +454,7 @@ class MoveTarget:
             if arrival is not None:
                 for kept in arrival.publishes:
                     broker.publish_kept(*kept)
-                for inbox, again in arrival.requests:
-                    if not (inbox and inbox in channel.by_inbox):
-                        again()
+                arrival.carry_out(channel.by_inbox, self._carried_out)
             serving.go_on()
 
         await self._moving.change(take)
@@ -472,29 +508,38 @@ def _append_end(store: ChannelStore, last: int, timestamp: int) -> None:
     store.append(mark)
 
 
-def _read_final(
-    name: bytes, operations: list[Operation]
-) -> tuple[list[StoredSub], list[ClientInfo], dict[tuple[bytes, bytes], int], dict[bytes, Any]]:
-    """Subscriptions, their clients, publishes that were answered, and what is remembered."""
-    subs: dict[int, StoredSub] = {}
-    infos: list[ClientInfo] = []
-    answered: Counter[tuple[bytes, bytes]] = Counter()
-    known: dict[bytes, Any] = {}
+@dataclass(slots=True)
+class _Final:
+    """What a source says of the end of a channel: subscriptions by their ids, their clients,
+    publishes and requests that were answered, and what is remembered.
+    """
+
+    subs: dict[int, StoredSub] = field(default_factory=dict)
+    infos: list[ClientInfo] = field(default_factory=list)
+    answered: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)
+    carried_out: set[bytes] = field(default_factory=set)
+    known: dict[bytes, Any] = field(default_factory=dict)
+
+
+def _read_final(name: bytes, operations: list[Operation]) -> _Final:
+    told = _Final()
     for operation in operations:
         match operation.op, operation.argument:
             case Op.SUB_NEW, SubState() as state:
-                subs[state.sub_id] = StoredSub(state)
+                told.subs[state.sub_id] = StoredSub(state)
             case Op.EVENTS, SubEvents() as events:
                 for _, sub_id, sequence in events.items():
-                    subs[sub_id].pending.add(sequence)
+                    told.subs[sub_id].pending.add(sequence)
             case Op.CLIENT_NEW, ClientInfo() as info:
-                infos.append(info)
+                told.infos.append(info)
+            case Op.KEEP, None if operation.name.startswith(REQUEST):
+                told.carried_out.add(operation.name.removeprefix(REQUEST))
             case Op.KEEP, None:
                 # What has no names is called by a digest, and belongs to no channel.
                 unnamed = operation.name.startswith(b"\0")
-                answered[operation.name, b"" if unnamed else name] += 1
+                told.answered[operation.name, b"" if unnamed else name] += 1
             case Op.REMEMBER, (dict() as fresh, _):
-                known |= fresh
+                told.known |= fresh
             case _:
                 raise StoreError("the source sent what does not belong to a channel")
-    return list(subs.values()), infos, dict(answered), known
+    return told

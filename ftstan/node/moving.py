@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ftstan.ft.moves import Moves
     from ftstan.node.context import Context
     from ftstan.node.partition_exchange import Exchange
-    from ftstan.stores.interface import ChannelStore, Recovered, Store
+    from ftstan.stores.interface import ChannelStore, Recovered, Store, StoredSub
 
 _ANSWER_S: Final = 2.0
 _ATTEMPTS: Final = 3
@@ -64,6 +64,10 @@ class Moving:
         """Channels of the store that are not served: what has gone, and what comes. The data
         plane's.
         """
+        self.subs: dict[bytes, list[StoredSub]] = {}
+        """The subscriptions that those may have on storage, some of them of attempts that failed.
+        The data plane's.
+        """
         self.sources: dict[bytes, MoveSource] = {}
         self.targets: dict[bytes, MoveTarget] = {}
         self._exchange: Exchange | None = None
@@ -72,11 +76,15 @@ class Moving:
     # ---- what the datastore says
     # ----------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Read it, on the data plane. Raises ``RecoveryError`` and ``StoreError``."""
+    def load(self, *, owned: bool) -> None:
+        """Read it, on the data plane. ``owned``: the datastore is ours, and no former owner is to
+        change it any more.
+
+        Raises ``RecoveryError`` and ``StoreError``, and ``FencedError`` if it is ours no more.
+        """
         owner = self._node.owner
         if owner is not None and owner.has_directory:
-            self.moves = owner.read_moves()
+            self.moves = owner.take_up_moves() if owned else owner.read_moves()
 
     def names(self, listed: Iterable[str]) -> tuple[bytes, ...]:
         """What this server serves."""
@@ -114,6 +122,8 @@ class Moving:
         for name in names.intersection(recovered.later):
             found |= {channel.name: channel for channel in store.open_channel(name).channels}
         self.aside = found
+        # Now: a store says what it has found only until it has written the file anew.
+        self.subs = {name: list(channel.recovered_subs()) for name, channel in found.items()}
         for name, channel in found.items():
             move = self.moves[_text(name)]
             if move.step is Step.GONE and channel.mover is None and name not in recovered.refused:
@@ -162,10 +172,12 @@ class Moving:
     def _is_unchanged(self) -> bool:
         owner = self._node.owner
         assert owner is not None
-        with contextlib.suppress(FtstanError):
-            found = owner.read_moves()
-            return found == self.moves
-        return False
+        try:
+            return owner.settle_moves() == self.moves
+        except FencedError:
+            raise
+        except FtstanError:
+            return False
 
     async def change(self, function: Callable[[], None]) -> None:
         """Change what is kept, and what is served with it, in one step of the data plane.
@@ -189,9 +201,14 @@ class Moving:
 
     def go_on(self) -> None:
         """This server serves: go on with the channels that were on their way here."""
-        for name, move in self.moves.items():
-            if move.step in {Step.COPYING, Step.READY}:
-                self.target(_bytes(name)).start()
+        for name in self.moves:
+            self.drive(_bytes(name))
+
+    def drive(self, name: bytes) -> None:
+        """Go on with that channel, if it is on its way here."""
+        move = self.moves.get(_text(name))
+        if move is not None and move.step in {Step.COPYING, Step.READY}:
+            self.target(name).start()
 
     async def end(self) -> None:
         """Ask and answer no more."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ftstan.broker.partition import Partition
     from ftstan.config.options import LinkOptions, StoreLimits
+    from ftstan.ft.moves import Moves
     from ftstan.node.context import Context
     from ftstan.node.move_orders import MoveOrders
     from ftstan.node.moving import Moving
@@ -56,7 +57,7 @@ class Partitioning:
         node = self._node
         if self.moving is None:
             return
-        await node.call(self.look)
+        await node.call(lambda: self.look(owned=True))
         self.moving.tell_lists()
         assert self.partition is not None
         from ftstan.node.partition_exchange import Exchange  # noqa: PLC0415
@@ -88,20 +89,24 @@ class Partitioning:
 
         return MoveOrders(self._node, self.moving)
 
-    def look(self) -> None:
+    def look(self, *, owned: bool = False) -> None:
         """Let what the datastore says of moves change the list. On the data plane.
 
-        Also before the store is ours: for what is kept while its owner leaves. Raises
-        ``RecoveryError`` and ``StoreError``.
+        Also before the store is ours (``owned``): for what is kept while its owner leaves. Raises
+        ``RecoveryError`` and ``StoreError``, and ``FencedError`` if it is ours no more.
         """
         if self.moving is None:
             return
         from ftstan.broker.partition import Partition  # noqa: PLC0415
 
-        self.moving.load()
+        self.moving.load(owned=owned)
         self.partition = Partition(
             self.moving.names(name for name, _ in self._node.options.limits.channels)
         )
+
+    def moves(self) -> Moves:
+        """What is known of channels that move."""
+        return self.moving.moves if self.moving is not None else {}
 
     def limits(self, limits: StoreLimits) -> StoreLimits:
         """What holds on this server, if ``limits`` is what the configuration says."""

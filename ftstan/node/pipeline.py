@@ -141,7 +141,8 @@ class Serving:
         """Publishes that the former owner answered, as long as a copy of one may come late."""
         self._is_kept = False
         """Whether what is in the buffer may have been kept during a hand-over."""
-        self._is_noting = False
+        self._noting: set[str] = set()
+        """Who wants publishes noted."""
         self._named_too: list[PublishKey] = []
         """Those of them that our successor is told of."""
         self._next_connect = 0.0
@@ -343,7 +344,7 @@ class Serving:
                 self.broker.answered = None
                 self._forget_at = float("inf")
                 self._before_us = []
-                if not self._is_noting:
+                if not self._noting:
                     self.broker.taken = None
             self.broker.tick()
             if self._collecting is not None:
@@ -606,7 +607,7 @@ class Serving:
     @property
     def is_noting(self) -> bool:
         """Whether publishes are noted for a successor already, or one follows soon."""
-        return self._is_noting or self._has_left
+        return bool(self._noting) or self._has_left
 
     def leave_out(self, answered: Mapping[tuple[bytes, bytes], int]) -> None:
         """Leave these publishes out, so often each, which another server has answered: now, and as
@@ -624,14 +625,18 @@ class Serving:
     # ---- planned hand-over
     # ---------------------------------------------------------------------------------------
 
-    def note_taken(self, *, on: bool) -> None:
-        """Begin to note every publish that is taken, or stop that.
+    def note_taken(self, user: str, *, on: bool) -> None:
+        """Begin to note every publish that is taken for ``user``, or stop that; with several users
+        it ends when the last one stops it.
 
         Behind a hand-over that is no older than a late copy may be, what the predecessor answered
         is named as well, and all that was taken since: a copy of it may still be on its way to
         whoever follows us.
         """
-        self._is_noting = on
+        was_on = bool(self._noting)
+        (self._noting.add if on else self._noting.discard)(user)
+        if bool(self._noting) == was_on:
+            return
         self._named_too = self._before_us if on else []
         if self.broker.answered is None:
             self.broker.taken = [] if on else None

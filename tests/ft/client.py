@@ -339,6 +339,22 @@ class StanClient:
                 self.ack(subscription, message.sequence)
         return subscription
 
+    def end_subscription(
+        self, channel: bytes, subscription: Subscription, durable: bytes = b""
+    ) -> str:
+        """Close it, a durable stays behind offline; returns the error, empty on success."""
+        request = messages.UnsubscribeRequest(
+            client_id=self.client_id,
+            subject=channel,
+            inbox=subscription.ack_inbox,
+            durable_name=durable,
+        )
+        answer = messages.parse(
+            messages.SubscriptionResponse,
+            self._ask(self._subjects.sub_close, messages.encode(request)),
+        )
+        return answer.error.decode()
+
     def ack(self, subscription: Subscription, *sequences: int) -> None:
         """Acknowledge; does nothing while the ack inbox is not known."""
         if subscription.ack_inbox:

@@ -1,7 +1,8 @@
 """A server that kills itself at one step of a move: ``python -m tests.ft.mortal_mover STEP ...``.
 
 ``STEPS`` are all of them, in the order in which a move comes to them, with whose they are. With
-``STALLS`` a target comes no further.
+``STALLS`` a target comes no further, with ``SLOW`` and a number it waits for so many seconds while
+it keeps what is published.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.cli.server import main
+from ftstan.node import move_target
 from ftstan.node.move_source import MoveSource
 from ftstan.node.move_target import MoveTarget
 from ftstan.node.moving import Moving
@@ -49,6 +51,8 @@ STEPS: Final = {
 }
 #: The target has copied, and does not ask for the hand-over.
 STALLS: Final = "stall _freeze"
+#: How long its target keeps what is published before it asks for the hand-over.
+SLOW: Final = "slow "
 
 
 def _die() -> None:
@@ -92,6 +96,9 @@ async def _stall(*_: Any) -> None:
 
 def arm(step: str) -> None:
     """Let this process die there."""
+    if step.startswith(SLOW):
+        vars(move_target)["_SPREAD_S"] = float(step.removeprefix(SLOW))
+        return
     Moving.keep = _kept(step, Moving.keep)  # type: ignore[method-assign]
     name = step.partition(" ")[2]
     if step == STALLS:

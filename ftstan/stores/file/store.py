@@ -236,7 +236,7 @@ class FileStore:
 
     def _refuse_moved(self) -> None:
         """Raise ``RecoveryError`` if the group became mixed although a channel has moved."""
-        moved = next((c for c in self._channels.values() if c.mover), None)
+        moved = next((c for c in self._channels.values() if c.mover is not None), None)
         if self._env.owner.mixed and moved is not None:
             raise RecoveryError(
                 moved_mark.MIXED.format(name=show(moved.name)),

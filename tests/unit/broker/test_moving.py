@@ -13,6 +13,7 @@ from ftstan.broker import arrivals, managing, partition
 from ftstan.broker.arrivals import Arrival
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.partition import Partition
+from ftstan.broker.records import all_subs
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, PubAck, deliveries, pub_acks, sequences
 
@@ -231,7 +232,53 @@ def test_requests_about_the_channel_are_kept_and_those_about_others_ignored() ->
         assert target.call(SUBJECTS.subscribe, messages.encode(request)) is None
     unsubscribe = messages.UnsubscribeRequest(client_id=b"me", subject=FOO, inbox=b"x")
     assert target.call(SUBJECTS.sub_close, messages.encode(unsubscribe)) is None
-    assert [inbox for inbox, _ in arrival.requests] == [b"in", b""]
+    assert [inbox for inbox, _, _ in arrival.requests] == [b"in", b""]
+
+
+@pytest.mark.parametrize("durable", [b"dur", b""])
+def test_a_subscription_that_the_former_server_made_and_ended_does_not_come_back(
+    durable: bytes,
+) -> None:
+    source, target = two()
+    source.publish(b"1")
+    source.broker.carried_out[FOO] = set()
+    _, arrival = arrive(target)
+
+    def ask_both(subject: str, payload: bytes) -> bytes:
+        reply = source.reply()
+        for driver in (target, source):
+            driver.frame(subject, payload, reply)
+            driver.run()
+        return next(out.payload for out in source.out if out.subject == reply)
+
+    request = messages.SubscriptionRequest(
+        client_id=b"me",
+        subject=FOO,
+        inbox=b"in",
+        durable_name=durable,
+        max_in_flight=10,
+        ack_wait_in_secs=5,
+    )
+    said = ask_both(SUBJECTS.subscribe, messages.encode(request))
+    ack_inbox = messages.parse(messages.SubscriptionResponse, said).ack_inbox
+    assert ack_inbox
+    ending = messages.UnsubscribeRequest(client_id=b"me", subject=FOO, inbox=ack_inbox)
+    said = ask_both(SUBJECTS.sub_close, messages.encode(ending))
+    assert not messages.parse(messages.SubscriptionResponse, said).error
+    request.inbox = b"late"
+    request.durable_name = b"late"
+    target.frame(SUBJECTS.subscribe, messages.encode(request), b"_INBOX.late")
+    target.run()
+    done = source.broker.carried_out[FOO]
+    store, subs = take_out(source)
+    put_in(target, store, subs)
+    channel = managing.find_channel(target.broker, FOO)
+    del target.broker.arrivals[FOO]
+    arrival.carry_out(channel.by_inbox, done)
+    target.run()
+    live = [sub.inbox for sub in all_subs(channel) if sub.client is not None]
+    assert live == [b"late"]
+    assert target.subscribe(FOO, inbox=b"in2", durable=durable or b"other")
 
 
 def test_more_than_may_be_kept_makes_all_of_it_worthless(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,5 +292,5 @@ def test_more_than_may_be_kept_makes_all_of_it_worthless(monkeypatch: pytest.Mon
     arrival.keep_publish(b"s", b"r", b"x")
     assert (arrival.publishes, arrival.dropped) == ([], 5)
     for _ in range(2):
-        arrival.keep_request(b"", lambda: None)
+        arrival.keep_request(b"", b"", lambda: None)
     assert len(arrival.requests) == 1

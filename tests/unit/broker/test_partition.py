@@ -474,3 +474,40 @@ def test_what_another_partition_says_of_a_client_changes_nothing_about_known_cli
     driver.wait(0.5)
     assert driver.ping(b"conn.new") == b""
     assert driver.broker.counts()["clients"] == 2
+
+
+@pytest.mark.parametrize("ours", ["alive", "absent", "silent"])
+@pytest.mark.parametrize("theirs", ["alive", "absent", "silent"])
+def test_a_client_that_came_back_elsewhere_takes_the_place_of_one_that_does_not_answer(
+    ours: str, theirs: str
+) -> None:
+    driver = partition(b"foo")
+    driver.connect(b"back", alive=ours == "alive")
+    for inbox, state in ((b"hb.back", ours), (b"hb.again", theirs)):
+        if state != "silent":
+            (driver.alive if state == "alive" else driver.absent).add(inbox)
+    again = ClientInfo(b"back", b"hb.again", b"conn.again", 1, 5, 3)
+    driver.broker.connections.learn([again])
+    driver.wait(0.6)
+    known = driver.broker.clients.get(b"back")
+    assert known is not None
+    is_replaced = theirs == "alive" and ours != "alive"
+    assert known.info.conn_id == (b"conn.again" if is_replaced else b"conn.back")
+
+
+def test_a_connect_that_comes_while_what_another_partition_says_is_looked_into_counts() -> None:
+    driver = partition(b"foo")
+    driver.connect(b"back", alive=False)
+    driver.alive.add(b"hb.old")
+    driver.broker.connections.learn([ClientInfo(b"back", b"hb.old", b"conn.old", 1, 5, 3)])
+    driver.run()
+    driver.alive.clear()
+    driver.frame(
+        SUBJECTS.discovery, connect_request(b"back", b"hb.new", b"conn.new"), b"_INBOX.new"
+    )
+    driver.wait(1)
+    answers = [out.payload for out in driver.out if out.subject == b"_INBOX.new"]
+    assert [messages.parse(messages.ConnectResponse, each).error for each in answers] == [b""]
+    known = driver.broker.clients.get(b"back")
+    assert known is not None
+    assert known.info.conn_id == b"conn.new"

@@ -19,12 +19,15 @@ from ftstan.config.options import ChannelLimits, DeliveryRules, StoreLimits
 from ftstan.ft.moves import (
     NAME,
     Move,
+    Moves,
     Step,
     as_written,
     decode_moves,
     encode_moves,
     read_moves,
     served_names,
+    settle_moves,
+    take_up_moves,
     with_moved,
     write_moves,
 )
@@ -213,3 +216,86 @@ def test_a_directory_in_its_place_is_an_error() -> None:
     disk.make_dirs(f"{ROOT}/{NAME}")
     with pytest.raises(StoreError, match=r"ft\.moves cannot be read"):
         read_moves(disk, disk.open_dir(ROOT))
+
+
+class _PausedError(Exception):
+    """The process stands still there."""
+
+
+def _paused_at_the_rename(disk: SimDisk, moves: Moves) -> tuple[int, str, str]:
+    """Write, up to the rename, which has been confirmed; returns what it would rename."""
+    renames: list[tuple[int, str, str]] = []
+
+    def stop(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "rename":
+            renames.append(args)  # type: ignore[arg-type]
+            raise _PausedError
+
+    disk.on_call = stop
+    with pytest.raises(_PausedError):
+        write_moves(disk, disk.open_dir(ROOT), ours, moves)
+    disk.on_call = None
+    return renames[0]
+
+
+def test_a_former_owner_that_renames_late_changes_nothing_behind_a_takeover() -> None:
+    disk = a_disk()
+    root = disk.open_dir(ROOT)
+    write_moves(disk, root, ours, {"a": MOVE})
+    late = _paused_at_the_rename(disk, {"a": MOVE.to(Step.GONE)})
+    successor = disk.sibling()
+    assert take_up_moves(successor, successor.open_dir(ROOT), ours) == {"a": MOVE}
+    with pytest.raises(FileNotFoundError):
+        disk.rename(*late)
+    assert read_moves(successor, successor.open_dir(ROOT)) == {"a": MOVE}
+
+
+def test_what_a_new_owner_reads_is_durable_before_it_serves() -> None:
+    disk = a_disk()
+    root = disk.open_dir(ROOT)
+    write_moves(disk, root, ours, {"a": MOVE})
+    renamed = False
+
+    def die(_number: int, call: str, _args: tuple[object, ...]) -> None:
+        nonlocal renamed
+        if renamed:
+            raise Killed
+        renamed = call == "rename"
+
+    disk.on_call = die
+    with pytest.raises(Killed):
+        write_moves(disk, root, ours, {"a": MOVE.to(Step.GONE)})
+    found = disk.crash(process_only=True)
+    root = found.open_dir(ROOT)
+    before = found.stat(root, NAME).ino
+    said = take_up_moves(found, root, ours)
+    assert said == {"a": MOVE.to(Step.GONE)}
+    # A file of its own: its sync need not commit what another host has written.
+    assert found.stat(root, NAME).ino != before
+    for mode in CrashMode:
+        lost = found.crash(random.Random(1), mode)
+        assert read_moves(lost, lost.open_dir(ROOT)) == said
+
+
+def test_a_write_that_was_refused_comes_no_more() -> None:
+    disk = a_disk()
+    root = disk.open_dir(ROOT)
+    write_moves(disk, root, ours, {"a": MOVE})
+    late = _paused_at_the_rename(disk, {"a": MOVE.to(Step.GONE)})
+    assert settle_moves(disk, root, ours) == {"a": MOVE}
+    with pytest.raises(FileNotFoundError):
+        disk.rename(*late)
+
+
+def test_whoever_lost_the_store_behind_the_rename_says_nothing() -> None:
+    disk = a_disk()
+    root = disk.open_dir(ROOT)
+    write_moves(disk, root, ours, {"a": MOVE})
+    gone = {"a": MOVE.to(Step.GONE)}
+
+    def fenced_behind_it() -> None:
+        if read_moves(disk, root) == gone:
+            raise FencedError("another server owns the store")
+
+    with pytest.raises(FencedError):
+        write_moves(disk, root, fenced_behind_it, gone)

@@ -191,3 +191,22 @@ def test_a_stop_for_somebody_who_waits_leaves_no_acks_in_memory() -> None:
     node, server = serving()
     server.stop(tidy=False)
     assert node.done[-3:] == ["write_events", "catch_up", "abandon"]
+
+
+def test_publishes_are_noted_until_the_last_one_who_wants_it_has_ended() -> None:
+    """A hand-over may look for a successor while a channel moves."""
+    node, server = serving()
+    node.answered = None
+    node.taken = None
+    broker: Any = node
+    server.note_taken("move", on=True)
+    broker.taken.append((b"c\0g1", b"orders"))
+    server.note_taken("hand-over", on=True)
+    broker.taken.append((b"c\0g2", b"foo"))
+    assert len(broker.taken) == 2
+    server.note_taken("move", on=False)
+    assert len(broker.taken) == 2
+    assert server.is_noting
+    server.note_taken("hand-over", on=False)
+    assert broker.taken is None
+    assert not server.is_noting
