@@ -4,16 +4,17 @@ later owner takes them for messages, whenever its predecessor was killed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import StoreError
 from ftstan.stores.file.env import FileStoreOptions
 from tests.filenode import FileNode, simulated
-from tests.sim.disk import Killed, SimDisk
+from tests.sim.disk import SimDisk
 from tests.sim.model import read_all
-from tests.unit.stores.test_slices import killing_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +45,6 @@ def refusals(options: FileStoreOptions, *before: bytes) -> Iterator[FileNode]:
             return
         disk.fail_no_more()
         if refused:
-            node.tick()
             yield node
 
 
@@ -53,24 +53,21 @@ def disk_of(node: FileNode) -> SimDisk:
     return node.disk
 
 
+def slice_names(node: FileNode) -> set[str]:
+    return {name for name in disk_of(node).tree("/store/foo") if name.startswith("msgs.")}
+
+
 def killed_everywhere(node: FileNode, work: Moving) -> Iterator[FileNode]:
-    """Successors of one that succeeded ``node`` and was killed in ``work``, each in another call of
-    it, and behind the last one.
+    """Successors of ``node``, which was killed in ``work``, each before another call of it, and
+    behind the last one.
     """
-    tree = disk_of(node).tree("/store")
-    for call in range(1, MOST_CALLS):
-        disk = simulated()
-        disk.add_tree("/store", tree)
-        second = node.successor(disk)
-        disk.on_call = killing_at(disk.calls + call)
-        try:
-            work(second)
-        except Killed:
-            yield second.successor(disk.crash(process_only=True))
-        else:
-            yield second.successor(disk.crash(process_only=True))
-            return
-    pytest.fail("it never came to an end")
+    disk = disk_of(node)
+    left = []
+    disk.on_call = lambda *_: left.append(disk.crash(process_only=True))
+    work(node)
+    disk.on_call = None
+    left.append(disk.crash(process_only=True))
+    yield from (node.successor(found) for found in left)
 
 
 def move(node: FileNode) -> None:
@@ -93,8 +90,53 @@ def test_a_copy_of_what_was_acknowledged_behind_a_refused_batch_is_no_damage(
         node.tick()
         expected = read_all(node.channel())
         assert len(expected) >= 5
-        for third in killed_everywhere(node, work):
+        for third in killed_everywhere(node.successor(), work):
             assert third.store.quarantined == []
             assert read_all(third.channel()) == expected
             met += 1
     assert met > 20
+
+
+@shapes
+@pytest.mark.parametrize("before", [(), (b"a",), (b"a", b"b", b"c")], ids=len)
+def test_nothing_that_was_refused_comes_behind_the_last_sequence_of_a_channel_that_has_moved(
+    options: FileStoreOptions, before: tuple[bytes, ...]
+) -> None:
+    met = 0
+    for node in refusals(options, *before):
+        expected = read_all(node.channel())
+        last = node.channel().last
+        marked = [found for found in killed_everywhere(node, move) if found.channel().mover]
+        for found in [*marked, marked[-1].successor()]:
+            assert found.store.quarantined == []
+            assert (found.channel().last, read_all(found.channel())) == (last, expected)
+        # Whoever may still publish goes on behind that.
+        assert node.put(b"more") == {}
+        assert node.successor().channel().last == last + 1
+        # And ends what was refused, so that nothing more needs to.
+        names = slice_names(node)
+        move(node)
+        assert slice_names(node) == names
+        met += 1
+    assert met > 2
+
+
+@pytest.mark.parametrize("before", [(), (b"a",), (b"a", b"b", b"c")], ids=len)
+def test_nothing_that_was_refused_comes_behind_a_mark_that_was_refused_at_first(
+    before: tuple[bytes, ...],
+) -> None:
+    for call in range(1, MOST_CALLS):
+        node = list(refusals(SHAPES[-1], *before))[-2]
+        disk = disk_of(node)
+        at = disk.calls + call
+        disk.fail_at(at, errno.ENOSPC)
+        with contextlib.suppress(StoreError):
+            move(node)
+        if disk.calls < at:
+            break
+        disk.fail_no_more()
+        last = node.channel().last
+        move(node)
+        found = node.successor(disk.crash())
+        assert (found.channel().mover, found.channel().last) == (b"bridge", last)
+    assert call > 10

@@ -96,6 +96,27 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
         yield False
 
 
+def end_refused(env: FileEnv, slog: SliceLog) -> None:
+    """See that no later start takes for messages what refused batches left behind the last one.
+
+    Everything is durable on return. Raises ``OSError``, ``StoreError`` and ``FencedError``.
+    """
+    if slog.slices:
+        slog.end_refused()
+    elif slog.is_open_ended:
+        for number in sorted(slog.dead):
+            # There is no message that could end them. The index first: what it names and is not
+            # there would be damage.
+            put_file(env, slog.dirfd, idx_name(number), empty)
+            put_file(
+                env,
+                slog.dirfd,
+                dat_name(number),
+                lambda fd: env.disk.pwrite(fd, records.VERSION, 0),
+            )
+        slog.is_open_ended = False
+
+
 def mend(env: FileEnv, slog: SliceLog) -> None:
     """Take away what refused batches have left in a channel, where an original server would believe
     it.
