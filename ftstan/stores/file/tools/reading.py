@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from ftstan.stores.file.env import FOREIGN
 from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import lost
@@ -22,7 +23,6 @@ from ftstan.stores.file.recovery.measure import (
     slice_numbers,
     went_on,
 )
-from ftstan.stores.file.recovery.opening import FOREIGN
 from ftstan.stores.file.regular import irregular, open_file
 from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.checkpoint import is_bound
