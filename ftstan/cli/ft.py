@@ -328,8 +328,13 @@ def _refuse_moved(directory: str) -> None:
     from ftstan.base.disk import LocalDisk  # noqa: PLC0415
     from ftstan.stores.file.log.moved_mark import MIXED, MIXED_HINT, moved_in  # noqa: PLC0415
 
+    disk = LocalDisk()
     try:
-        moved = moved_in(LocalDisk(), directory)
+        root = disk.open_dir(directory)
+        try:
+            moved = moved_in(disk, root)
+        finally:
+            disk.close(root)
     except OSError as error:
         raise StoreError(f"{directory} cannot be read: {error.strerror or error}") from error
     if moved:

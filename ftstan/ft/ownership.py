@@ -419,6 +419,8 @@ class StoreOwner:
         """
         if not self._lock.held and not without_lock:
             raise LockFaultError("the store lock is not held")
+        if ft_mixed:
+            self._refuse_moved()
         self._lockless = not self._lock.held
         activation = claim(
             self._asking_disk,
@@ -440,6 +442,26 @@ class StoreOwner:
             self._tenure = _Tenure()
         self._install(activation)
         return activation
+
+    def _refuse_moved(self) -> None:
+        """Raise ``StoreError`` if a channel has moved: the store is not to become mixed.
+
+        Before anything is claimed: every later owner carries on what is recorded, and none of them
+        could serve.
+        """
+        # Late: only the operator's word needs it.
+        from ftstan.stores.file.log.moved_mark import MIXED, moved_in  # noqa: PLC0415
+
+        try:
+            moved = moved_in(self._asking_disk, self.root)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if moved:
+            raise StoreError(
+                MIXED.format(name=moved[0]),
+                hint="this member takes the store only without -ft_mixed on, or after: ftstanctl "
+                f"channel moved {moved[0]} off",
+            )
 
     def tidy(self) -> None:
         """Remove the claims of former activations and see to the administrators' key: nobody waits

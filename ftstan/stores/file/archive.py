@@ -106,11 +106,23 @@ class Archivist:
             if job.running or job.due > now:
                 continue
             confirm()
-            if self._runner is None:
-                self._runner = _Runner(self._script, self._done, self._may_start)
+            runner = self._runner or self._start_runner(job)
+            if runner is None:
+                return
             job.running = True
             free -= 1
-            self._runner.start(job)
+            runner.start(job)
+
+    def _start_runner(self, first: Job) -> _Runner | None:
+        """Start the thread; ``None`` if this host lets nobody: what waits is tried again later."""
+        try:
+            self._runner = _Runner(self._script, self._done, self._may_start)
+        except (OSError, RuntimeError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            _say_failed(self._script, first, f"no thread for it: {why}", "")
+            for job in self._jobs.values():
+                self._postpone(job)
+        return self._runner
 
     def _collect(self) -> None:
         while self._done:
@@ -119,8 +131,11 @@ class Archivist:
             if ok:
                 self._jobs.pop(job.dat, None)
                 continue
-            job.wait = min(max(job.wait * 2, _FIRST_RETRY_S), _LONGEST_RETRY_S)
-            job.due = self._clock.mono() + job.wait
+            self._postpone(job)
+
+    def _postpone(self, job: Job) -> None:
+        job.wait = min(max(job.wait * 2, _FIRST_RETRY_S), _LONGEST_RETRY_S)
+        job.due = self._clock.mono() + job.wait
 
     def close(self, patience: float) -> None:
         """Wait for running scripts, ``patience`` seconds at most.
@@ -154,6 +169,7 @@ class _Runner:
     def __init__(
         self, script: str, done: deque[tuple[Job, bool]], may_start: Callable[[], bool]
     ) -> None:
+        """Raises ``OSError`` and ``RuntimeError`` if this host has no descriptor or thread left."""
         self._script = script
         self._done = done
         self._may_start = may_start
@@ -162,7 +178,11 @@ class _Runner:
         self._inbox: deque[Job | None] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(self._wake)
+            raise
 
     def start(self, job: Job) -> None:
         self._post(job)
@@ -273,12 +293,15 @@ class _Runner:
             )
 
     def _failed(self, job: Job, why: str, output: str) -> None:
-        log.info(f'Error invoking archive script "{self._script}": {why} (output={output})')
-        log.warning(
-            f'"{job.dat}" and its index stay where they are; the archive script gets them again '
-            "later"
-        )
+        _say_failed(self._script, job, why, output)
         self._done.append((job, False))
+
+
+def _say_failed(script: str, job: Job, why: str, output: str) -> None:
+    log.info(f'Error invoking archive script "{script}": {why} (output={output})')
+    log.warning(
+        f'"{job.dat}" and its index stay where they are; the archive script gets them again later'
+    )
 
 
 def _guard(dat: str) -> int:

@@ -305,14 +305,14 @@ class FileChannel:
         try:
             if mover is not None:
                 # What is told as the final sequence is it only when no former owner can write
-                # behind it any more.
+                # behind it any more, and nothing that was refused lies there.
                 self.log.end_inherited()
+                exact.end_refused(self._env, self.log)
             moved_mark.write(self._env, self.log.dirfd, mover)
         except OSError as error:
-            if mover is not None:
-                # Behind its rename the mark is what the next start finds.
-                with contextlib.suppress(OSError):
-                    self.mover = moved_mark.read(self._env.disk, self.log.dirfd)[0]
+            # Behind its rename the mark is what the next start finds.
+            with contextlib.suppress(OSError):
+                self.mover = moved_mark.read(self._env.disk, self.log.dirfd)[0]
             raise store_error(
                 error, f'channel "{show(self.name)}": {moved_mark.NAME} cannot be written'
             ) from error

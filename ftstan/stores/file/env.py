@@ -33,6 +33,9 @@ _CHUNK = 1 << 20
 #: removes them first.
 TEMPORARY = "tmp."
 
+#: Made by file system tools in every mount point, for root alone; not ours to remove.
+FOREIGN = "lost+found"
+
 
 def is_full(error: OSError) -> bool:
     """Whether only space is missing: what failed can be tried again."""

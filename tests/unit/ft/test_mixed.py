@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 
 from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
-from ftstan.base.errors import FencedError
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.config.flags import parse
 from ftstan.config.options import FtOptions
 from ftstan.config.units import MILLISECOND, SECOND
@@ -32,6 +33,7 @@ from ftstan.ft.standby import (
     TryLock,
 )
 from tests.command_lines import to_options
+from tests.datastores import serving
 from tests.unit.ft.test_standby import ORIGINAL, STORE, Node
 
 if TYPE_CHECKING:
@@ -44,9 +46,18 @@ ON = Log(Level.INFO, MIXED_ON)
 OFF = Log(Level.INFO, MIXED_OFF)
 
 
-def owner_of(path: Path, *, server_id: str = "ME") -> StoreOwner:
+class ForRootAlone(LocalDisk):
+    """A disk with the file system's own directory in it, as others than root see it."""
+
+    def open_dir_at(self, dirfd: int, name: str) -> int:
+        if name == "lost+found":
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return super().open_dir_at(dirfd, name)
+
+
+def owner_of(path: Path, *, server_id: str = "ME", disk: LocalDisk | None = None) -> StoreOwner:
     return StoreOwner(
-        LocalDisk(), str(path), server_id=server_id, clock=ManualClock(), in_group=True
+        disk or LocalDisk(), str(path), server_id=server_id, clock=ManualClock(), in_group=True
     )
 
 
@@ -79,6 +90,35 @@ def test_a_serving_owner_switches_it_on_and_off_with_an_epoch_each(owner: StoreO
     owner.set_mixed(on=False)
     assert (owner.mixed, owner.activation.epoch) == (False, first.epoch + 2)
     owner.confirm()
+
+
+@pytest.mark.parametrize("mover", [b"", b"bridge"])
+def test_the_word_of_a_member_makes_no_store_mixed_in_which_a_channel_has_moved(
+    tmp_path: Path, mover: bytes
+) -> None:
+    with serving(tmp_path) as node:
+        node.publish(b"foo", b"a")
+        node.publish(b"other", b"a")
+        node.channel(b"foo").set_moved(mover)
+        node.stop()
+    (tmp_path / "lost+found").mkdir()
+    told = owner_of(tmp_path, disk=ForRootAlone())
+    told.try_lock()
+    before = told.read_owner(), set(tmp_path.iterdir())
+    with pytest.raises(StoreError, match='channel "foo" has moved: an original server'):
+        told.activate(ft_mixed=True)
+    assert (told.read_owner(), set(tmp_path.iterdir())) == before
+    told.close()
+    # Every other one takes it as before.
+    with serving(tmp_path) as node:
+        assert not node.owner.mixed
+        assert node.channel(b"foo").mover == mover
+        node.channel(b"foo").set_moved(None)
+        node.stop()
+    told = owner_of(tmp_path, disk=ForRootAlone())
+    told.try_lock()
+    assert told.activate(ft_mixed=True).ft_mixed
+    told.close()
 
 
 def test_after_it_was_switched_off_what_was_not_confirmed_since_is_read_as_what_others_wrote(

@@ -57,6 +57,12 @@ def running(n: FileNode) -> int:
     return archivist.running
 
 
+def eventfds() -> int:
+    """How many descriptors of this process wake threads."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sum("eventfd" in os.readlink(link) for link in links)
+
+
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in (folder / "store/foo").iterdir() if p.name.startswith("msgs."))
 
@@ -109,6 +115,40 @@ def test_a_name_without_slash_is_searched_in_the_path(
     n.tick()
     n.store.close()
     assert (tmp_path / "seen").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("os.eventfd", OSError(errno.EMFILE, "Too many open files")),
+        ("threading.Thread.start", RuntimeError("can't start new thread")),
+    ],
+    ids=["descriptor", "thread"],
+)
+def test_a_host_without_a_thread_for_scripts_ends_no_server_and_is_asked_again_later(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    error: Exception,
+) -> None:
+    def none(*_: object) -> int:
+        raise error
+
+    n = node(tmp_path, script(tmp_path, f'echo "$2" >> {tmp_path}/seen'))
+    n.put(b"a", b"b", b"c", b"d", b"e", b"f")
+    before = eventfds()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"ftstan.stores.file.archive.{name}", none)
+        n.tick()
+        n.tick()
+    assert running(n) == 0
+    assert eventfds() == before
+    # Told once for all of them, until they are due again.
+    assert capfd.readouterr().err.count("no thread for it: ") == 1
+    n.tick(5.0)
+    n.store.close()
+    assert (tmp_path / "seen").read_text().count(".dat.bak") == 2
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from ftstan.stores.file.tools.restoring import Account, Restoring, SliceWriter
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.verifying import check_channel, check_root
 from tests.filenode import Owner
-from tests.unit.stores.test_recovery_slices import VERSION, index_of, put
-from tests.unit.stores.test_slices import Node, fresh
+from tests.unit.stores.test_recovery_slices import VERSION, block_of, index_of, put
+from tests.unit.stores.test_slices import Node, contents, fresh
 
 if TYPE_CHECKING:
     from tests.oracle.goview import Tree
@@ -68,6 +68,43 @@ def test_a_slice_that_begins_with_a_copy_of_what_was_acknowledged_hides_nothing(
     assert findings(tree) == []
     node = Node(disk_of(tree), Owner(3))
     assert (node.store.quarantined, node.channel().count, node.channel().last) == ([], 5, 5)
+
+
+def sealed(copy: str) -> Tree:
+    """Two slices of ours of which the second ends the first, where a batch was refused, and a third
+    one that begins with the last message of both.
+    """
+    tree: Tree = {}
+    put(tree, 1, range(1, 4))
+    tree["foo/msgs.1.dat"] = (tree["foo/msgs.1.dat"] or b"") + bytes(
+        memoryview(block_of([4, 5], "refused"))
+    )
+    put(tree, 2, [4, 5])
+    end = len(tree["foo/msgs.2.dat"] or b"")
+    put(tree, 4097, [5, 6], copy)
+    return tree | {"foo/confirmed.bin": encode(Confirmed(1, 2, 5, end, 5), 0)}
+
+
+def test_a_check_and_a_start_hold_against_a_slice_only_what_counted_below_it() -> None:
+    tree = sealed("x")
+    assert findings(tree) == []
+    node = Node(disk_of(tree), Owner(3))
+    assert node.store.quarantined == []
+    assert contents(node) == [(k, b"x%d" % k) for k in range(1, 7)]
+
+
+def test_where_a_slice_hides_what_was_acknowledged_the_seals_below_it_stay() -> None:
+    tree = sealed("new")
+    assert findings(tree) == [
+        (
+            "damage",
+            "foo/msgs.4097.dat",
+            "begins at sequence 5, and would hide what was acknowledged up to 5",
+        )
+    ]
+    node = Node(disk_of(tree), Owner(3))
+    assert node.store.quarantined == ["foo"]
+    assert contents(node) == [*((k, b"x%d" % k) for k in range(1, 6)), (6, b"new6")]
 
 
 def test_while_a_server_has_it_open_only_what_is_confirmed_counts() -> None:

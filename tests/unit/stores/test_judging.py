@@ -53,7 +53,7 @@ class Outcome:
     ends: list[int] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
     damage: list[tuple[str, str]] = field(default_factory=list)
-    unsealed: bool = False
+    hiding: set[int] = field(default_factory=set)
     passed: list[tuple[int, int, int]] = field(default_factory=list)
 
 
@@ -91,7 +91,7 @@ def judged(
         [f.number for f, _ in v.ends],
         [f.number for f, _ in v.cuts],
         v.damage,
-        unsealed=v.unsealed,
+        hiding=v.hiding,
         passed=[(f.number, last, later.number) for f, last, later in v.passed],
     )
 
@@ -160,14 +160,14 @@ def test_a_slice_without_a_record_is_dead() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-UNSEALED = ("msgs.2.dat", "begins at sequence 3, and 4 was confirmed in msgs.1.dat")
+HIDING = ("msgs.2.dat", "begins at sequence 3, and 4 was confirmed in msgs.1.dat")
 
 
 def test_a_slice_that_hides_what_was_confirmed_must_hold_the_same() -> None:
     same = slices((1, range(1, 6)), (2, range(3, 9))) | said(1, 4)
     assert judged(same) == Outcome([(1, 2), (2, 8)], 8)
     other = slices((1, range(1, 6)), (2, range(3, 9), "y")) | said(1, 4)
-    assert judged(other) == Outcome([(1, 2), (2, 8)], 8, damage=[UNSEALED], unsealed=True)
+    assert judged(other) == Outcome([(1, 2), (2, 8)], 8, damage=[HIDING], hiding={2})
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_slice_that_hides_what_was_confirmed_must_hold_the_same() -> None:
 )
 def test_a_slice_that_hides_nothing_that_was_confirmed_is_sealed(tree: Tree, owner: Owner) -> None:
     found = judged(tree, owner, options=CUTTING)
-    assert (found.damage, found.unsealed) == ([], False)
+    assert (found.damage, found.hiding) == ([], set())
 
 
 def test_the_slices_between_are_compared_up_to_what_was_confirmed() -> None:
@@ -196,12 +196,49 @@ def test_the_slices_between_are_compared_up_to_what_was_confirmed() -> None:
     put(tree, 1, range(1, 6))
     del tree["foo/msgs.2.idx"]
     assert judged(tree | said(1, 4)).damage == []
-    assert judged(tree | said(1, 5)).unsealed
+    assert judged(tree | said(1, 5)).hiding == {2}
 
 
 def test_what_an_original_wrote_in_its_turn_is_no_seal() -> None:
     tree = slices((7, range(1, 6)), (8, range(3, 9))) | said(7, 4, epoch=1)
-    assert not judged(tree, SECOND).unsealed
+    assert judged(tree, SECOND).hiding == set()
+
+
+def refused(number: int, sequences: range, *behind: int, data: str = "refused") -> Tree:
+    """A slice behind whose messages lie whole records of a batch that was refused."""
+    tree = slices((number, sequences))
+    more = bytes(memoryview(block_of(behind, data)))
+    tree[f"foo/msgs.{number}.dat"] = (tree[f"foo/msgs.{number}.dat"] or b"") + more
+    return tree
+
+
+def test_what_was_sealed_when_it_was_confirmed_is_no_measure_for_a_copy() -> None:
+    tree = refused(1, range(1, 7), 7, 8) | slices((2, [7, 8]), (3, [8])) | said(2, 8)
+    assert judged(tree) == Outcome([(1, 6), (2, 7), (3, 8)], 8)
+    # Nor where a slice that counts for nothing is what holds it.
+    tree = slices((1, range(1, 7)), (2, [7, 8], "refused"), (3, [7, 8]), (4, [8])) | said(3, 8)
+    assert judged(tree) == Outcome([(1, 6), (3, 7), (4, 8)], 8, {2})
+    # Nor where only the index is left of the slice that sealed it.
+    tree = refused(1, range(1, 7), 7, 8) | slices((2, [7]), (3, [8]), (4, [8])) | said(3, 8)
+    del tree["foo/msgs.2.dat"]
+    assert judged(tree).hiding == set()
+
+
+def test_what_a_confirmed_slice_holds_is_the_measure_whatever_lies_below() -> None:
+    tree = refused(1, range(1, 7), 7, 8) | slices((2, [7, 8]), (3, [8], "refused")) | said(2, 8)
+    words = "begins at sequence 8, and 8 was confirmed in msgs.2.dat"
+    assert judged(tree) == Outcome(
+        [(1, 6), (2, 7), (3, 8)], 8, damage=[("msgs.3.dat", words)], hiding={3}
+    )
+
+
+def test_every_slice_that_hides_something_is_named() -> None:
+    tree = slices((1, range(1, 6)), (2, range(4, 6), "y"), (3, range(3, 9), "z")) | said(1, 5)
+    found = judged(tree)
+    assert (found.hiding, [file for file, _ in found.damage]) == (
+        {2, 3},
+        ["msgs.2.dat", "msgs.3.dat"],
+    )
 
 
 # ---- slices of an original that overlap

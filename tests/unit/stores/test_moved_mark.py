@@ -108,6 +108,20 @@ def test_a_mark_that_storage_refuses_counts_at_once_if_it_counts_at_the_next_sta
         assert node.channel().mover == node.successor().channel().mover
 
 
+@pytest.mark.parametrize("call", range(12))
+def test_a_mark_whose_end_storage_refuses_ends_at_once_if_it_has_at_the_next_start(
+    call: int,
+) -> None:
+    node = opened()
+    node.channel().set_moved(b"bridge")
+    assert isinstance(node.disk, SimDisk)
+    node.disk.fail_at(node.disk.calls + call, errno.EIO)
+    try:
+        node.channel().set_moved(None)
+    except StoreError:
+        assert node.channel().mover == node.successor().channel().mover
+
+
 def test_in_a_mixed_group_and_without_a_directory_no_channel_is_marked() -> None:
     node = opened()
     node.owner.mixed = True

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import DamageError, FencedError, StoreError
 from ftstan.base.log import stream as log
+from ftstan.stores.file.env import FOREIGN
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import Slice, SliceLog, dat_name, idx_name, show
 from ftstan.stores.file.regular import open_file, sync_file
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 
 _IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
 _ENTRY = records.INDEX_SIZE
-
-#: Made by file system tools; empty as it is, it is not ours to remove.
-_FOREIGN = "lost+found"
 
 
 def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = False) -> bool:
@@ -94,6 +92,27 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
     except StoreError as error:
         report(f'channel "{show(slog.name)}"', error.text)
         yield False
+
+
+def end_refused(env: FileEnv, slog: SliceLog) -> None:
+    """See that no later start takes for messages what refused batches left behind the last one.
+
+    Everything is durable on return. Raises ``OSError``, ``StoreError`` and ``FencedError``.
+    """
+    if slog.slices:
+        slog.end_refused()
+    elif slog.is_open_ended:
+        for number in sorted(slog.dead):
+            # There is no message that could end them. The index first: what it names and is not
+            # there would be damage.
+            put_file(env, slog.dirfd, idx_name(number), empty)
+            put_file(
+                env,
+                slog.dirfd,
+                dat_name(number),
+                lambda fd: env.disk.pwrite(fd, records.VERSION, 0),
+            )
+        slog.is_open_ended = False
 
 
 def mend(env: FileEnv, slog: SliceLog) -> None:
@@ -162,7 +181,7 @@ def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
         removed = False
         for name, is_dir in disk.listdir(env.root):
             encoded = os.fsencode(name)
-            if not is_dir or name == _FOREIGN or encoded in channels or not valid_channel(encoded):
+            if not is_dir or name == FOREIGN or encoded in channels or not valid_channel(encoded):
                 continue
             env.owner.confirm()
             with contextlib.suppress(OSError):

@@ -17,7 +17,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file.regular import open_file
+from ftstan.stores.file.env import FOREIGN
+from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.state.confirmed import epoch_of
 from ftstan.stores.file.state.statefile import replace_file
 
@@ -86,23 +87,31 @@ def decode(data: bytes) -> tuple[bytes | None, str]:
     return (body[_BODY.size :] if has_moved else None), ""
 
 
-def moved_in(disk: Disk, directory: str) -> list[str]:
-    """The channels of a datastore that nobody serves which have moved, by name.
+def moved_in(disk: Disk, root: int) -> list[str]:
+    """The channels of the datastore ``root`` which have moved, by name.
 
     ``OSError`` passes through.
     """
-    root = disk.open_dir(directory)
     moved = []
-    try:
-        for name, is_dir in sorted(disk.listdir(root)):
-            if is_dir:
-                dirfd = disk.open_dir_at(root, name)
-                try:
-                    mover, _ = read(disk, dirfd)
-                finally:
-                    disk.close(dirfd)
-                if mover is not None:
-                    moved.append(name)
-    finally:
-        disk.close(root)
+    for name, is_dir in sorted(disk.listdir(root)):
+        if is_dir and _has_moved(disk, root, name):
+            moved.append(name)
     return moved
+
+
+def _has_moved(disk: Disk, root: int, name: str) -> bool:
+    try:
+        dirfd = disk.open_dir_at(root, name)
+    except FileNotFoundError:
+        # An owner has deleted it since.
+        return False
+    except PermissionError:
+        if name != FOREIGN:
+            raise
+        return False
+    try:
+        return read(disk, dirfd)[0] is not None
+    except IrregularError:
+        return True
+    finally:
+        disk.close(dirfd)

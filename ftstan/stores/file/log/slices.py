@@ -83,6 +83,10 @@ class SliceLog(RetainedSlices):
 
         0: none.
         """
+        self.is_open_ended = False
+        """Whether a batch was refused since the last good one: whole records of it may lie behind
+        the last message, and nothing ends them.
+        """
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
 
     def set_limits(self, limits: ChannelLimits) -> None:
@@ -161,8 +165,20 @@ class SliceLog(RetainedSlices):
         ``OSError``, ``StoreError`` and ``FencedError``.
         """
         s = self.slices[-1] if self.slices else None
-        if s is None or s.number != self._inherited or self._active is not None:
-            return
+        if s is not None and s.number == self._inherited and self._active is None:
+            self._move_last(s)
+
+    def end_refused(self) -> None:
+        """Do the same if a batch was refused since the last good one: a successor would take for
+        messages what of it lies behind the last one.
+
+        There is a message. Raises as ``end_inherited`` does.
+        """
+        if self.is_open_ended:
+            self._move_last(self.slices[-1])
+
+    def _move_last(self, s: Slice) -> None:
+        """Move the last record of ``s``, the newest slice, into a slice of ours."""
         known = self.first, self.last, self.last_timestamp, self.count, self.size, self.look_again
         record = next(self.blocks(s, s.last))
         before = self._entry_before(s)
@@ -294,6 +310,7 @@ class SliceLog(RetainedSlices):
     def fail(self) -> None:
         """A write or sync failed: forget what was staged and never touch that slice again."""
         self._staged = None
+        self.is_open_ended = True
         self.give_up_slice()
 
     def give_up_slice(self) -> None:
@@ -586,6 +603,8 @@ class SliceLog(RetainedSlices):
             s.last_ts = block.timestamp(j - 1)
             if not self.slices or self.slices[-1] is not s:
                 self.slices.append(s)
+                # It ends all that lies behind the others.
+                self.is_open_ended = False
             if self.count == 0:
                 self.first = block.sequence(i)
                 self.look_again = 0

@@ -17,7 +17,7 @@ import contextlib
 import itertools
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
@@ -81,8 +81,8 @@ class ChannelVerdict:
     ``last``: the channel's last sequence, higher than that of the pieces where messages are missing
     at the end. ``ends``: what ends a file of ours and cannot have been acknowledged, ``cuts``: the
     same of an original's, or what the operator has cut. ``damage``: (file, what is wrong); not
-    empty: quarantine. ``unsealed``: a slice of ours begins at or below what was confirmed before
-    it, so that none of them may hide anything. ``passed``: slices of an original with the last of
+    empty: quarantine. ``hiding``: numbers of slices of ours that have other contents for what was
+    confirmed below them, and hide none of that. ``passed``: slices of an original with the last of
     their sequences that it took for nothing, and the slice in which it went on. ``strict``: an
     entry in an index of ours proves that its data was durable. ``seals``: slices of ours without a
     record that end lower ones, by number. ``left_out``: those that do not, because an original
@@ -95,7 +95,7 @@ class ChannelVerdict:
     ends: list[tuple[Found, Bad]] = field(default_factory=list)
     cuts: list[tuple[Found, Bad]] = field(default_factory=list)
     damage: list[tuple[str, str]] = field(default_factory=list)
-    unsealed: bool = False
+    hiding: set[int] = field(default_factory=set)
     strict: bool = True
     passed: list[tuple[Found, int, Found]] = field(default_factory=list)
     seals: dict[int, lost.Seal] = field(default_factory=dict)
@@ -223,28 +223,49 @@ def _check_confirmed_seals(
     confirmed = m.confirmed
     if confirmed is None:
         return
-    for f in live:
-        if (
-            f.number < env.owner.ours_from
-            or f.number <= confirmed.slice_number
-            or f.first > confirmed.sequence
-        ):
-            continue
-        for lower in live:
-            first = max(f.first, lower.first)
-            last = min(confirmed.sequence, lower.last)
-            if lower.number >= f.number or first > last or lower.number > confirmed.slice_number:
-                continue
-            before = bytes_of(env, slog.dirfd, lower, first, last)
-            if before and before != bytes_of(env, slog.dirfd, f, first, last):
-                v.unsealed = True
-                there = dat_name(confirmed.slice_number)
-                words = (
-                    f"begins at sequence {f.first}, and {confirmed.sequence} was confirmed in "
-                    f"{there}"
-                )
-                v.damage.append((dat_name(f.number), words))
-                return
+    late = [
+        f
+        for f in live
+        if f.number >= env.owner.ours_from
+        and f.number > confirmed.slice_number
+        and f.first <= confirmed.sequence
+    ]
+    before = _counted(env, slog, m, live, confirmed.slice_number) if late else []
+    for f in late:
+        if any(_differs(env, slog, f, low, min(confirmed.sequence, last)) for low, last in before):
+            v.hiding.add(f.number)
+            words = (
+                f"begins at sequence {f.first}, and {confirmed.sequence} was confirmed in "
+                f"{dat_name(confirmed.slice_number)}"
+            )
+            v.damage.append((dat_name(f.number), words))
+
+
+def _counted(
+    env: FileEnv, slog: SliceLog, m: Measured, live: list[Found], through: int
+) -> list[tuple[Found, int]]:
+    """What counted when ``through`` was the newest slice: each slice with its last sequence that
+    did.
+
+    Behind that may lie what a former owner wrote late, or one was refused: nobody was promised it.
+    """
+    then = replace(m, lost={number: index for number, index in m.lost.items() if number <= through})
+    v = ChannelVerdict()
+    sealed = _seal(env, slog, v, then, [f for f in live if f.number <= through])
+    ours = env.owner.ours_from
+    pieces = _merge(env, slog, v, [p for p in sealed if p[0].number < ours])
+    return pieces + [p for p in sealed if p[0].number >= ours]
+
+
+def _differs(env: FileEnv, slog: SliceLog, f: Found, lower: Found, last: int) -> bool:
+    """Whether two slices have other contents for the sequences up to ``last`` that both may
+    have.
+    """
+    first = max(f.first, lower.first)
+    if first > last:
+        return False
+    before = bytes_of(env, slog.dirfd, lower, first, last)
+    return before != b"" and before != bytes_of(env, slog.dirfd, f, first, last)
 
 
 def _merge(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ftstan.base.errors import RecoveryError
 from ftstan.base.log import stream as log
 from ftstan.base.reserved import ROOT_FILES
+from ftstan.stores.file.env import FOREIGN
 from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import show
 from ftstan.stores.file.recovery import damage, judging, quarantine
@@ -43,9 +44,6 @@ _MOST_THREADS = 8
 _CHUNK = 64
 #: Seconds for each channel read so far, above which the others are read side by side.
 _LONG_S = 0.002
-
-#: Made by file system tools in every mount point, for root alone.
-FOREIGN = "lost+found"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,18 +63,22 @@ def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict)
     end: int | None = None
     rows: list[tuple[Found, bytes]] = []
     seals = sorted((number, seal.first) for number, seal in v.seals.items())
-    for f, index in reversed(found):
+    for f, whole in reversed(found):
         while seals and seals[-1][0] > f.number:
             # Its messages cannot be read, and what it ends was never acknowledged all the same.
             first = seals.pop()[1]
             end = first if end is None else min(end, first)
-        kept = (
-            index if end is None or v.unsealed else index[: records.find_entry(index, end) * _ENTRY]
-        )
+        index = whole
+        first = _first(index)
+        if f.number in v.hiding and m.confirmed is not None:
+            # It counts from there on where nothing was confirmed below it.
+            first = max(first, m.confirmed.sequence + 1)
+            index = index[records.find_entry(index, first) * _ENTRY :]
+        kept = index if end is None else index[: records.find_entry(index, end) * _ENTRY]
         if kept:
             rows.append((f, kept))
         if f.number >= ours:
-            end = records.entry(index, 0)[0]
+            end = first if end is None else min(end, first)
     rows.sort(
         key=lambda row: (
             row[0].number >= ours,

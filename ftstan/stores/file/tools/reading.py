@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from ftstan.stores.file.env import FOREIGN
 from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import lost
@@ -22,7 +23,6 @@ from ftstan.stores.file.recovery.measure import (
     slice_numbers,
     went_on,
 )
-from ftstan.stores.file.recovery.opening import FOREIGN
 from ftstan.stores.file.regular import irregular, open_file
 from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.checkpoint import is_bound
@@ -38,6 +38,7 @@ from ftstan.stores.file.tools.statereading import (
     read_state,
     without_undecodable,
 )
+from ftstan.stores.interface import MAX_NUMBER
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -502,22 +503,39 @@ class ChannelFiles:
         return max([0, *lasts, *(seal.last for seal in self.lost)])
 
     def _settle(self) -> None:
-        """Say which sequences of each slice count.
+        """Say which sequences of each slice count."""
+        said = self.confirmed
+        late = [s for s in self._ours if said is not None and _is_late(s, said)]
+        if said is not None and late:
+            # Only what counted when it was confirmed can be hidden.
+            self._seal(said.slice_number)
+            self.hiding = {s.number for s in late if self._hides(s, said)}
+        self._seal()
+        self.slices = sorted((s for s in self.all if s.entries), key=lambda s: s.first)
+
+    @property
+    def _ours(self) -> list[SliceFile]:
+        return [s for s in self.all if s.located and s.number >= self._source.ours_from]
+
+    def _seal(self, through: int = MAX_NUMBER) -> None:
+        """Say which sequences count of each slice, if those up to the number ``through`` are all
+        that there is.
 
         A slice of ours ends every lower-numbered one at its own first sequence, also one of which
         only the index is left. The original's are ordered by their first sequence; where two hold
         the same, the first one counts.
         """
+        self.lost = []
         end: int | None = None
-        ours = {s.number: s for s in self.all if s.located and s.number >= self._source.ours_from}
-        for number in sorted({*ours, *self._find_lost()}, reverse=True):
+        ours = {s.number: s for s in self._ours if s.number <= through}
+        missing = [number for number in self._find_lost() if number <= through]
+        for number in sorted({*ours, *missing}, reverse=True):
             s = ours.get(number)
             if s is not None:
                 first = s.all_first
-                if self.confirmed is not None and self._hides(s, self.confirmed):
+                if self.confirmed is not None and number in self.hiding:
                     # It cannot hide what was confirmed below it: such a slice is damage, and counts
                     # from there on.
-                    self.hiding.add(s.number)
                     first = max(first, self.confirmed.sequence + 1)
                 self._cut(s, first, s.all_last if end is None else min(s.all_last, end - 1))
                 end = first if end is None else min(end, first)
@@ -528,8 +546,7 @@ class ChannelFiles:
                 if s is None:
                     self.lost.insert(0, seal)
                 end = seal.first
-        self._merge(end)
-        self.slices = sorted((s for s in self.all if s.entries), key=lambda s: s.first)
+        self._merge(end, through)
 
     def _find_lost(self) -> list[int]:
         """Numbers of the slices of ours without a record that end lower ones."""
@@ -557,11 +574,13 @@ class ChannelFiles:
         below = max((s.number for s in self.all if s.located and s.number < number), default=None)
         return b"" if below is None else self._measure(below)[1]
 
-    def _merge(self, end: int | None) -> None:
+    def _merge(self, end: int | None, through: int) -> None:
         """Say the same of the original's slices, of which nothing counts from ``end`` on."""
         before: SliceFile | None = None
-        others = [s for s in self.all if s.located and s.number < self._source.ours_from]
+        most = min(self._source.ours_from - 1, through)
+        others = [s for s in self.all if s.located and s.number <= most]
         for s in sorted(others, key=lambda s: (s.all_first, -s.all_last, s.number)):
+            s.differs = None
             last = s.all_last if end is None else min(s.all_last, end - 1)
             first = s.all_first
             if before is not None and first <= before.last:
@@ -588,19 +607,17 @@ class ChannelFiles:
         )
 
     def _hides(self, s: SliceFile, confirmed: Confirmed) -> bool:
-        """Whether the slice begins at or below the last confirm before it, and differs from what
-        was confirmed.
+        """Whether the slice, which begins at or below the last confirm before it, differs from what
+        counted then.
 
         The same records are a copy: a clean stop moves the last one of a former owner's slice, and
         may be killed before it confirms that. A start judges in the same way
         (``recovery.judging``).
         """
-        if s.number <= confirmed.slice_number or s.all_first > confirmed.sequence:
-            return False
         for low in self.all:
-            last = min(confirmed.sequence, low.all_last)
-            if low.located and low.number <= confirmed.slice_number and s.all_first <= last:
-                first = max(s.all_first, low.all_first)
+            last = min(confirmed.sequence, low.last)
+            if low.entries and low.number <= confirmed.slice_number and s.all_first <= last:
+                first = max(s.all_first, low.first)
                 before = self._payloads(low, first, last)
                 if before and before != self._payloads(s, first, last):
                     return True
@@ -650,6 +667,11 @@ class ChannelFiles:
                     * _ENTRY
                 ],
             )
+
+
+def _is_late(s: SliceFile, confirmed: Confirmed) -> bool:
+    """Whether the slice is newer than the last confirm and begins at or below it."""
+    return s.number > confirmed.slice_number and s.all_first <= confirmed.sequence
 
 
 def channel_names(source: Source) -> tuple[list[bytes], list[str]]:
