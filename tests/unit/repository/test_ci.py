@@ -168,7 +168,7 @@ def test_the_debug_run_fuzzes_every_parser_for_a_minute() -> None:
 
 def test_the_debug_run_leaves_out_what_is_pure_python() -> None:
     run = next(command for command in planned("test-debug") if "--ignore" in command)
-    assert "--ignore tests/unit/ft/test_heartbeat.py" in run
+    assert "--ignore tests/unit/broker/test_timers.py" in run
     assert "test_codec.py" not in run
 
 
