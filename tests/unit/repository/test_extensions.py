@@ -29,7 +29,7 @@ def test_what_may_run_an_extension_is_kept(module: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["unit/ft/test_heartbeat.py", "unit/config/test_units.py", "unit/base/test_log.py"]
+    "module", ["unit/broker/test_timers.py", "unit/config/test_units.py", "unit/base/test_log.py"]
 )
 def test_what_is_pure_python_is_left_out(module: str) -> None:
     assert runs_none(ROOT / "tests" / module)
