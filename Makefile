@@ -68,7 +68,7 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 	$(BIN)/python tools/ansible_collections.py
 
 # What boots hosts, builds packages, starts a JVM or real databases and clusters, measures, shows the demo and drills, plays
-# recorded waits or thousands of histories.
+# recorded waits or a thousand histories.
 DATABASE_TESTS := $(wildcard tests/contract/test_sql_*.py) tests/oracle/test_gosql.py
 # First come those that one worker does one after the other for minutes: at the end the others would wait for it.
 SYSTEM_TESTS := tests/ansible/test_collection.py $(wildcard tests/ft/test_demo*.py) tests/ft/test_drill.py tests/packaging tests/spark \
