@@ -28,12 +28,17 @@ class LateError(AssertionError):
 
 _KINDS = (LateError, TimeoutError, subprocess.TimeoutExpired)
 
+#: Spark gives a Python worker ten seconds to start, and no setting for it.
+SPARK_LATE = "Python worker failed to connect back"
+
 
 def reason_of(error: BaseException) -> str:
     """Why the failure is a deadline that passed, empty if it is not."""
     # pytest-timeout ends a test with a failure of pytest's own kind.
-    if isinstance(error, _KINDS) or (
-        isinstance(error, pytest.fail.Exception) and str(error).startswith("Timeout (>")
+    if (
+        isinstance(error, _KINDS)
+        or (isinstance(error, pytest.fail.Exception) and str(error).startswith("Timeout (>"))
+        or (type(error).__module__.startswith("pyspark.") and SPARK_LATE in str(error))
     ):
         return str(error).partition("\n")[0] or type(error).__name__
     return ""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 #: What one turn may cost: a subscription costs 1, and so do so many messages that it leaves to
 #: others of its group.
-PORTION: Final = 128
+PORTION: Final = 32
 MESSAGES: Final = 16
 #: Channels that one turn touches: each costs a sync.
-CHANNELS: Final = 16
+CHANNELS: Final = 4
 #: Recovered channels that one turn opens, because the client may have subscriptions in them.
 OPENED: Final = 32
 #: What is left for those that wait, however many others close at once.

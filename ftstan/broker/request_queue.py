@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     _Request = tuple[int, bytes, bytes, bytes | None, bytes]
 
 #: Requests that one batch carries out.
-REQUESTS: Final = 64
+REQUESTS: Final = 16
 #: Answers to heartbeats and probes that one batch takes.
-ANSWERS: Final = 256
+ANSWERS: Final = 64
 #: Bytes that may wait. Beyond that nothing more is read until some are done.
 MOST_BYTES: Final = 32 << 20
 #: What one that waits takes besides its bytes.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: Callbacks of one run: the heartbeats of ten thousand clients may be due at one moment, and
 #: publishers must not wait for all of them.
-AT_ONCE: Final = 256
+AT_ONCE: Final = 64
 #: Cancelled timers that may stay in the heap, besides as many as there are others.
 _KEPT: Final = 64
 

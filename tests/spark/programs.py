@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
+from tests.lateness import SPARK_LATE, LateError
 from tests.processes import HOST, ROOT
 
 if TYPE_CHECKING:
@@ -39,8 +40,11 @@ def environment(**more: str) -> dict[str, str]:
 def finished(
     words: Sequence[object], directory: Path, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, in ``directory``; ``more`` variables go into its environment."""
-    return subprocess.run(
+    """Run a program to its end, in ``directory``; ``more`` variables go into its environment.
+
+    Raises ``LateError`` where Spark did not wait for its own worker.
+    """
+    done = subprocess.run(
         [str(word) for word in words],
         capture_output=True,
         text=True,
@@ -50,6 +54,9 @@ def finished(
         env=environment(TMPDIR=str(directory), **more),
         stdin=subprocess.DEVNULL,
     )
+    if done.returncode and SPARK_LATE in done.stderr:
+        raise LateError(SPARK_LATE)
+    return done
 
 
 def pipeline(*words: object) -> list[object]:

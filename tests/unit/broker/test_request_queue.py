@@ -107,7 +107,7 @@ def test_answers_to_heartbeats_pass_requests_and_are_bounded_themselves() -> Non
 def test_what_waits_has_a_bound_and_nothing_more_is_read_until_some_is_done(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_queue, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(request_queue, "MOST_BYTES", 25_000)
     burst(driver)
     turn(driver)
     assert driver.broker.is_full

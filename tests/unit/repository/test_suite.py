@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
-from tests.lateness import LateError, reason_of
+from tests.lateness import SPARK_LATE, LateError, reason_of
 from tests.processes import ROOT
 from tests.suite import FILE, MOST, judge_retried
 
@@ -105,7 +106,10 @@ def test_a_verdict_is_never_forgiven(tmp_path: Path) -> None:
         (LateError("waited"), True),
         (TimeoutError("timed out"), True),
         (subprocess.TimeoutExpired("ls", 1.0), True),
+        (StreamingQueryException(f"ended: {SPARK_LATE}. SQLSTATE: XXKST"), True),
+        (StreamingQueryException("ended: 3 == 2"), False),
         (AssertionError("3 == 2"), False),
+        (AssertionError(SPARK_LATE), False),
         (OSError("no route"), False),
     ],
 )
