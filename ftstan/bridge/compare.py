@@ -45,6 +45,13 @@ class Lag:
     state: str
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether the stream goes on behind the channel's end: by somebody else than the bridge,
+        as long as publishers have not moved.
+        """
+        return self.state == "one-way" and 0 < self.channel_last < self.stream_last
+
+    @property
     def lag(self) -> int:
         """How many sequences of the channel the stream does not have yet."""
         return max(self.channel_last - self.stream_last, 0)

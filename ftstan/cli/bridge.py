@@ -241,7 +241,7 @@ def _status(arguments: argparse.Namespace) -> int:
             "messages": one.messages,
             "lag": one.lag,
             "waiting": one.waiting,
-            "state": one.state,
+            "state": "foreign" if one.is_foreign else one.state,
         }
         for one in found
     ]
@@ -251,7 +251,7 @@ def _status(arguments: argparse.Namespace) -> int:
         _print_rows(rows, ("channel", "stream", "state"))
     else:
         say(f'JetStream has no streams of channels of "{arguments.cluster}"')
-    return EXIT_STOPPED if any(one.lag for one in found) else EXIT_DONE
+    return EXIT_STOPPED if any(one.lag or one.is_foreign for one in found) else EXIT_DONE
 
 
 def _verify(arguments: argparse.Namespace) -> int:

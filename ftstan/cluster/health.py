@@ -55,6 +55,7 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> GroupVerdict:
         problems.append(
             f"{len(leading)} nodes say that they lead: {', '.join(n.node_id for n in leading)}"
         )
+    problems += _claimed_twice(nodes)
     known = members(nodes)
     there = {n.node_id for n in nodes}
     problems += [f"{node} does not answer" for node in known if node not in there]
@@ -82,6 +83,17 @@ def judge_alone(node: NodeStatus) -> GroupVerdict:
         return GroupVerdict(Health.UNSERVED, (f"this node is {node.activity}",))
     problems = tuple(_short_of_copies(node))
     return GroupVerdict(Health.DEGRADED if problems else Health.HEALTHY, problems)
+
+
+def _claimed_twice(nodes: Sequence[NodeStatus]) -> Iterator[str]:
+    """Ids that several servers give as theirs: each follows and counts as the same one."""
+    servers: dict[str, dict[str, str]] = {}
+    for node in nodes:
+        servers.setdefault(node.node_id, {})[node.server] = node.host or node.server
+    for node_id, found in servers.items():
+        if len(found) > 1:
+            places = ", ".join(sorted(found.values()))
+            yield f"{len(found)} servers have the id {node_id} ({places}): stop all but one"
 
 
 def _short_of_copies(leader: NodeStatus) -> Iterator[str]:

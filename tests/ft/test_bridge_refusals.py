@@ -114,6 +114,10 @@ def test_somebody_else_publishes_to_the_stream(sides: Sides) -> None:
     js.publish(CHANNEL, b"not from the channel")
     js.link.close()
     until(lambda: sides.last == 3001, "the stranger's message")
+    shown = sides.bridge("status", "--output", "json")
+    assert shown.status == 1
+    (row,) = json.loads(shown.out)["channels"]
+    assert (row["state"], row["lag"], row["stream_last"]) == ("foreign", 0, 3001)
     refused(sides.once(*from_files(sides)), "somebody else publishes to it")
     assert sides.last == 3001
 

@@ -82,6 +82,12 @@ FOLLOWERS = [node("b"), node("c")]
             Health.DEGRADED,
             ("2 nodes say that they lead: a, b",),
         ),
+        (
+            [LEADER, *FOLLOWERS, replace(node("c"), server="another", host="h9")],
+            0,
+            Health.DEGRADED,
+            ("2 servers have the id c (h, h9): stop all but one",),
+        ),
         ([], 0, Health.UNSERVED, ("no node answered",)),
     ],
 )
