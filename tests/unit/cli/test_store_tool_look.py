@@ -189,6 +189,18 @@ def test_verify_finds_that_the_end_was_acknowledged_and_is_gone(
     assert "the index names sequence 12, the data end at sequence 11" in out
 
 
+def test_verify_does_not_call_an_acknowledged_end_that_has_changed_unacknowledged(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = store / "channel.0" / "msgs.12289.dat"
+    flip(data, data.stat().st_size - 1)
+    status, out, _ = run(capsys, "verify", str(store))
+    assert status == 1
+    assert "the index names sequence 12, the data end at sequence 11" in out
+    assert "behind sequence 11 are no record: corrupted data" in out
+    assert "never acknowledged" not in out
+
+
 def test_an_unfinished_end_is_noted_and_no_damage(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -249,9 +249,11 @@ class ChannelCheck:
                 bad.start,
             )
         elif top and s.entries:
+            what = f"{bad.end - bad.start} bytes behind sequence {s.last}"
             text = (
-                f"{bad.end - bad.start} bytes behind sequence {s.last} were never acknowledged "
-                f"({bad.why})"
+                f"{what} are no record: {bad.why}"
+                if self._names_more(s, top=top)
+                else f"{what} were never acknowledged ({bad.why})"
             )
             yield self._found(DefectKind.NOTE, s.dat, text, bad.start)
 
