@@ -2,7 +2,7 @@
 
 ``Polls``: while an owner lives; not in a mixed group, since original servers expect their own
 cadence. ``BackOff``: after this server got the lock and could not become active with it. After
-silence ``standby.py`` asks at once.
+silence ``standby.py`` asks at once; ``lock_attempt.py`` is the attempt itself.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 as the original has them, and our ftz.
 
 Keys, order, omissions and paging are those of ``docs/compat/monitoring.md``. What is shown comes as
-rows; here they become text, a few at a time.
+rows from ``node/pages.py``; here they become text, a few at a time.
 """
 
 from __future__ import annotations

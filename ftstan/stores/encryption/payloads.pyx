@@ -123,6 +123,9 @@ def seal(MsgBlock block not None, int code, encrypt, bytes nonces not None, Keys
     cdef const char* nonce = PyBytes_AS_STRING(nonces)
     if PyBytes_GET_SIZE(nonces) != _NONCE * block.count:
         raise ValueError("a nonce for every message")
+    # Once for all of them: a buffer that grows step by step is copied at each. The size of a payload
+    # may take a byte more.
+    out.grow(block.used + <size_t>block.count * (_OVERHEAD + 1))
     for i in range(block.count):
         r = &block.refs[i]
         find_data(block.buf + r.off + GAP, r.size, &parts)
@@ -170,6 +173,8 @@ def unseal(
     cdef Parts parts
     cdef object data
     cdef uint8_t code
+    if end - i > 1 and max_bytes > 0:
+        out.grow(min(block.used, <size_t>max_bytes))
     while i < end:
         r = &block.refs[i]
         stored += <Py_ssize_t>r.size

@@ -2,7 +2,8 @@
 
 Messages go from the front and only in memory; files go later, whole, lowest number first, each
 after a confirm and only when every lower number is durably gone, else removing a seal would bring
-dead bytes back. The newest slice always stays: it remembers the last sequence.
+dead bytes back. The newest slice always stays: it remembers the last sequence. ``upkeep.py`` says
+when.
 """
 
 from __future__ import annotations
