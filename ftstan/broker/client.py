@@ -17,7 +17,8 @@ class Client:
     ``failed``: heartbeats in a row that were not answered; ``waiting``: heartbeats that wait for an
     answer; ``beat_at``: when the next one goes out, ``late_at``: when the last one fails (monotonic
     ns); timers of an earlier ``generation`` do nothing. ``recovered``: whether a start found it,
-    and with it its subscriptions.
+    and with it its subscriptions. ``heard``: whether it has connected or answered here, since the
+    link was last away.
     """
 
     info: ClientInfo
@@ -29,6 +30,7 @@ class Client:
     generation: int = 0
     gone: bool = False
     recovered: bool = False
+    heard: bool = False
 
     @property
     def client_id(self) -> bytes:

@@ -36,6 +36,10 @@ class Connections:
         self._probe_tokens: dict[int, bytes] = {}
         self._told: dict[int, ClientInfo] = {}
         """By tokens: sessions that another partition knows under the id of somebody else here."""
+        self._compared: set[bytes] = set()
+        """Their ids."""
+        self._questions: dict[int, Client] = {}
+        """By tokens: clients that are asked whether they live before anything is done for them."""
         self._next_token = 1
         self._pacing = Pacing(broker.options.hb_interval)
 
@@ -85,6 +89,7 @@ class Connections:
         if known is not None and _is_of(request, known.info.conn_id, known.info.hb_inbox):
             # Sent again because nobody answered: to be probed would end what this very client has
             # made since, for it answers no heartbeat before it has an answer.
+            known.heard = True
             self._accept(request, reply)
         elif request.client_id in self._probes:
             # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the
@@ -119,6 +124,7 @@ class Connections:
         )
         broker.store.add_client(info)
         client = self.adopt(info)
+        client.heard = True
         self._accept(request, reply, partial(self._unregister, client))
         broker.pending_registrations.registered(info.client_id, info.conn_id)
         log.debug(
@@ -176,19 +182,48 @@ class Connections:
         token = self._ask(info.hb_inbox)
         if token:
             self._told[token] = info
+            self._compared.add(info.client_id)
 
             def late() -> None:
-                self._told.pop(token, None)
+                if self._told.pop(token, None) is not None:
+                    self._compared.discard(info.client_id)
+                    self._release(info.client_id)
 
             self._broker.timers.at(self._broker.now + c.PROBE_TIMEOUT, late)
 
     def _lives(self, info: ClientInfo) -> None:
         """That session has answered: it takes the place of one that does not."""
+        self._compared.discard(info.client_id)
         known = self._broker.clients.get(info.client_id)
         if known is None:
             self.learn([info])
         elif info.client_id not in self._probes and known.info.hb_inbox != info.hb_inbox:
             self._probe(known, _request_of(info), b"")
+        else:
+            self._release(info.client_id)
+
+    def is_certain(self, client: Client) -> bool:
+        """Whether this client is known to be the one that has its id: a partition may know a session
+        that has gone, and others the one that asks. If not it is asked; ``_release`` follows.
+        """
+        client_id = client.client_id
+        if client_id in self._probes or client_id in self._compared:
+            return False
+        if client.heard:
+            return True
+        if client not in self._questions.values():
+            token = self._ask(client.info.hb_inbox)
+            self._questions[token] = client
+            self._broker.timers.at(
+                self._broker.now + c.PROBE_TIMEOUT, lambda: self._questions.pop(token, None)
+            )
+        return False
+
+    def _release(self, client_id: bytes) -> None:
+        """Take what has waited for it to be certain who has this id, if that is who had it."""
+        client = self._broker.clients.get(client_id)
+        if client is not None and client_id not in self._probes:
+            self._broker.pending_registrations.registered(client_id, client.info.conn_id)
 
     def adopt(self, info: ClientInfo, number: int = 0) -> Client:
         """Index a client that is in the store and start its heartbeats.
@@ -231,6 +266,7 @@ class Connections:
             log.debug(
                 f"[Client:{client_id.decode()}] Connect failed; already connected", client=client_id
             )
+            self._release(client_id)
             return
         old = self._broker.clients.get(client_id)
         if old is not None:
@@ -312,8 +348,17 @@ class Connections:
             return
         told = self._told.pop(token, None)
         if told is not None:
-            if not nobody:
+            if nobody:
+                self._compared.discard(told.client_id)
+                self._release(told.client_id)
+            else:
                 self._lives(told)
+            return
+        asked = self._questions.pop(token, None)
+        if asked is not None:
+            if not nobody and not asked.gone:
+                asked.heard = True
+                self._release(asked.client_id)
             return
         client = self._tokens.pop(token, None)
         if client is None or client.gone:
@@ -322,6 +367,7 @@ class Connections:
         if nobody:
             self._failed(client)
             return
+        client.heard = True
         if client.failed:
             client.failed = 0
             self._mark(client, failed=False)
@@ -351,6 +397,7 @@ class Connections:
         broker = self._broker
         interval = broker.options.hb_interval
         for client in broker.clients.values():
+            client.heard = False
             first = client.late_at + interval if client.waiting else client.beat_at
             if first < broker.now and interval > 0:
                 missed = -((first - broker.now) // interval)

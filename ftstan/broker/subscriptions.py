@@ -59,9 +59,9 @@ class Subscriptions:
             again = partial(self.subscribe, reply, payload)
             self._keep(request.subject, request.inbox, reply, again)
             return
+        elif self._is_held(request, reply, payload):
+            return
         elif request.client_id not in self._broker.clients:
-            if self._is_held(request, reply, payload):
-                return
             error = c.UNKNOWN_CLIENT if self._broker.partition is None else c.INVALID_SUBSCRIBE
         else:
             try:
@@ -81,21 +81,27 @@ class Subscriptions:
             self._broker.answer(reply, messages.subscription_error(error))
 
     def _is_held(self, request: messages.SubscriptionRequest, reply: bytes, payload: bytes) -> bool:
-        """Whether the request waits for its client to be registered."""
+        """Whether the request waits for its client to be registered, or for it to be certain who
+        has its id: a subscription names no connection, and ends with the session it was made in.
+        """
         broker = self._broker
         if broker.partition is None:
+            return False
+        client = broker.clients.get(request.client_id)
+        if client is not None and broker.connections.is_certain(client):
             return False
         again = partial(self.subscribe, reply, payload)
         if broker.pending_registrations.hold(
             request.client_id, b"", again, len(payload), broker.now
         ):
             return True
-        log.error(
-            f"[Client:{_show(request.client_id)}] Rejecting subscription on "
-            f"{quoted(request.subject)}: "
-            "connection not created yet",
-            backs_off="subscription without a client",
-        )
+        if client is None:
+            log.error(
+                f"[Client:{_show(request.client_id)}] Rejecting subscription on "
+                f"{quoted(request.subject)}: "
+                "connection not created yet",
+                backs_off="subscription without a client",
+            )
         return False
 
     def _keep(self, name: bytes, inbox: bytes, reply: bytes, again: Callable[[], None]) -> None:

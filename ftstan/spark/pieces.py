@@ -363,7 +363,8 @@ class SliceReader:
 
         The end of the file if there is none.
         """
-        at = bad + 1
+        data = self._bytes(bad, min(2 * _LARGEST, self.size - bad))
+        at = bad + records.search_from(data, 0, self._channel, after, self._crc)
         while at < self.size:
             data = self._bytes(at, min(2 * _LARGEST, self.size - at))
             found = records.next_record(data, 0, self._channel, after, self._crc)

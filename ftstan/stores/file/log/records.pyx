@@ -6,12 +6,12 @@ through here. The checksum is in ``crc.pyx``, what the records of a ``subs.dat``
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from ftstan.stores.file.log.crc cimport Crc as Checksum, get32, get64, only_zeros, put32, put64
 from ftstan.wire.block cimport GAP, MsgBlock, MsgRef, SubEvents
-from ftstan.wire.codec cimport get_bytes, get_tag, get_varint, put_varint, skip_field
+from ftstan.wire.codec cimport Span, get_bytes, get_tag, get_varint, put_varint, skip_field
 
 from ftstan.stores.file.log.crc import Crc
 
@@ -519,6 +519,111 @@ def read_readable(
     return block, bad
 
 
+cdef enum:
+    _HEADER = 8
+    #: The last field of a message, and one that no record of clients or subscriptions has passed.
+    _TIMESTAMP = 5
+    _LAST_FIELD = 15
+
+
+cdef size_t claimed(const char* p, size_t n, size_t size, uint64_t most) noexcept nogil:
+    """Bytes of the record at the start of ``n`` bytes, header included, if its fields fill the
+    ``size`` that its header says, or would: they may go on behind the bytes that are there. 0: they
+    do not.
+
+    Fields are numbers and texts, in ascending order up to ``most``. So those of a size that has been
+    changed do not fill it: what comes behind a message's timestamp, or has the zeros of another
+    record's header, is no field.
+    """
+    cdef size_t end = _HEADER + size
+    cdef size_t pos = _HEADER
+    cdef uint64_t v[2]
+    cdef uint64_t last = 0
+    cdef uint8_t byte
+    cdef int k
+    cdef int shift
+    while pos < end:
+        # A tag, and a number or the size of a string.
+        for k in range(2):
+            v[k] = 0
+            shift = 0
+            while True:
+                if pos >= n or pos >= end:
+                    return end if pos < end else 0
+                byte = <uint8_t>p[pos]
+                pos += 1
+                v[k] |= <uint64_t>(byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+                if shift > 63:
+                    return 0
+        if not last < v[0] >> 3 <= most or v[0] & 7 not in (0, 2):
+            return 0
+        last = v[0] >> 3
+        if v[0] & 7 == 2:
+            if v[1] > end - pos:
+                return 0
+            pos += v[1]
+    return end if last else 0
+
+
+def search_from(
+    bytes data not None,
+    Py_ssize_t start,
+    bytes channel not None,
+    uint64_t after,
+    Checksum crc not None,
+):
+    """Where to look for whole messages behind the bad one at ``start``; it may be behind ``data``.
+
+    Not within it, if it is one but for its checksum or its end: a payload may hold whole messages,
+    which nobody has published here. Where its fields do not tell its size, its header may.
+    """
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef size_t n = <size_t>len(data)
+    cdef size_t pos = <size_t>max(start, 0)
+    cdef size_t size
+    cdef Span name
+    if pos + _HEADER > n:
+        return <Py_ssize_t>n
+    size = claimed(p + pos, n - pos, get32(p + pos), _TIMESTAMP)
+    if size:
+        return <Py_ssize_t>(pos + size)
+    size = _HEADER + <size_t>get32(p + pos)
+    name.p = PyBytes_AS_STRING(channel)
+    name.n = <size_t>len(channel)
+    if size < n - pos and is_next(p + pos + size, n - pos - size, &name, after, crc):
+        return <Py_ssize_t>(pos + size)
+    return <Py_ssize_t>(pos + 1)
+
+
+cdef bint is_next(
+    const char* p, size_t n, const Span* channel, uint64_t after, Checksum crc
+) noexcept nogil:
+    """Whether ``n`` bytes begin with a whole message of ``channel``, of any if that is empty, with a
+    sequence above ``after``.
+    """
+    cdef uint32_t size
+    cdef Stored m
+    # Every message starts with its sequence, field 1.
+    if n < 10 or p[8] != 8:
+        return False
+    size = get32(p)
+    return (
+        size >= 2
+        and size <= n - 8
+        and read_message(p + 8, size, &m)
+        and m.seq > after
+        and (
+            channel.n == 0
+            or m.subject.n == channel.n
+            and memcmp(m.subject.p, channel.p, channel.n) == 0
+        )
+        and crc.of(p + 8, size) == get32(p + 4)
+    )
+
+
 def next_record(
     bytes data not None,
     Py_ssize_t start,
@@ -535,54 +640,67 @@ def next_record(
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = <size_t>max(start, 0)
-    cdef size_t channel_size = <size_t>len(channel)
-    cdef const char* name = PyBytes_AS_STRING(channel)
-    cdef uint32_t size
-    cdef Stored m
-    cdef Py_ssize_t found = -1
+    cdef Span name
+    cdef bint found = False
+    name.p = PyBytes_AS_STRING(channel)
+    name.n = <size_t>len(channel)
     with nogil:
         while pos + 10 <= n:
-            # Every message starts with its sequence, field 1.
-            if p[pos + 8] == 8:
-                size = get32(p + pos)
-                if (
-                    size >= 2
-                    and size <= n - pos - 8
-                    and read_message(p + pos + 8, size, &m)
-                    and m.seq > after
-                    and (
-                        channel_size == 0
-                        or m.subject.n == channel_size and memcmp(
-                            m.subject.p, name, channel_size
-                        ) == 0
-                    )
-                    and crc.of(p + pos + 8, size) == get32(p + pos + 4)
-                ):
-                    found = <Py_ssize_t>pos
-                    break
+            found = is_next(p + pos, n - pos, &name, after, crc)
+            if found:
+                break
             pos += 1
-    return found
+    return <Py_ssize_t>pos if found else -1
+
+
+def search_from_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc not None):
+    """Where to look for whole records of a type from 1 to ``kinds`` behind the bad one at ``start``.
+
+    As ``search_from``: clients choose texts.
+    """
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef size_t n = <size_t>len(data)
+    cdef size_t pos = <size_t>max(start, 0)
+    cdef size_t size
+    if pos + _HEADER > n:
+        return <Py_ssize_t>n
+    size = claimed(p + pos, n - pos, get32(p + pos) & 0xFFFFFF, _LAST_FIELD)
+    if size:
+        return <Py_ssize_t>(pos + size)
+    size = _HEADER + <size_t>(get32(p + pos) & 0xFFFFFF)
+    if size < n - pos and is_typed(p + pos + size, n - pos - size, kinds, crc):
+        return <Py_ssize_t>(pos + size)
+    return <Py_ssize_t>(pos + 1)
+
+
+cdef bint is_typed(const char* p, size_t n, int kinds, Checksum crc) noexcept nogil:
+    """Whether ``n`` bytes begin with a whole record that has one of these types and a payload: eight
+    bytes prove nothing.
+    """
+    cdef uint32_t head
+    cdef uint32_t size
+    if n <= _HEADER:
+        return False
+    head = get32(p)
+    size = head & 0xFFFFFF
+    return (
+        1 <= <int>(head >> 24) <= kinds
+        and 0 < size <= n - _HEADER
+        and crc.of(p + _HEADER, size) == get32(p + 4)
+    )
 
 
 def next_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc not None):
     """Where the next whole record of a type from 1 to ``kinds`` begins at or behind ``start``; -1
     if none does.
 
-    Records without payload are passed over: eight bytes prove nothing.
+    Records without payload are passed over.
     """
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = <size_t>max(start, 0)
-    cdef uint32_t head
-    cdef uint32_t size
     while pos + 9 <= n:
-        head = get32(p + pos)
-        size = head & 0xFFFFFF
-        if (
-            1 <= <int>(head >> 24) <= kinds
-            and 0 < size <= n - pos - 8
-            and crc.of(p + pos + 8, size) == get32(p + pos + 4)
-        ):
+        if is_typed(p + pos, n - pos, kinds, crc):
             return <Py_ssize_t>pos
         pos += 1
     return -1

@@ -346,7 +346,8 @@ def _last_entry_holds(
 
 def bad_of(env: FileEnv, channel: bytes, f: Found) -> Bad:
     """What ends the records of a slice, ready to be judged."""
-    follows = records.next_record(f.rest, 1, channel, f.last, env.crc) >= 0
+    behind = records.search_from(f.rest, 0, channel, f.last, env.crc)
+    follows = records.next_record(f.rest, behind, channel, f.last, env.crc) >= 0
     return Bad(f"{show(channel)}/{dat_name(f.number)}", f.bad_at, f.why, f.rest, follows)
 
 

@@ -115,20 +115,21 @@ def _readable(env: FileEnv, slog: SliceLog, f: Found, channel: bytes) -> bytes:
     rest = f.rest
     at = f.bad_at
     while rest:
-        pos = records.next_record(rest, 0, channel, last, env.crc)
-        lost = f.size - at if pos < 0 else pos
-        if lost:
+        block, used, _ = records.scan_data(rest, channel, last, env.crc)
+        if len(block):
+            index += records.index_entries(block, 0, len(block), at, env.crc)
+            last = block.last
+        else:
+            behind = records.search_from(rest, 0, channel, last, env.crc)
+            pos = records.next_record(rest, behind, channel, last, env.crc)
+            used = len(rest) if pos < 0 else pos
+            lost = f.size - at if pos < 0 else pos
             log.error(
                 f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be "
                 "read"
             )
-        if pos < 0:
-            break
-        block, used, _ = records.scan_data(rest[pos:], channel, last, env.crc)
-        index += records.index_entries(block, 0, len(block), at + pos, env.crc)
-        last = block.last
-        at += pos + used
-        rest = rest[pos + used :]
+        at += used
+        rest = rest[used:]
     return index
 
 
@@ -168,9 +169,8 @@ def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
         block, used, _ = records.scan_data(rest, channel, last, env.crc)
         index += records.index_entries(block, 0, len(block), at, env.crc)
         last = max(last, block.last)
-        pos = (
-            records.next_record(rest, used + 1, channel, last, env.crc) if used < len(rest) else -1
-        )
+        behind = records.search_from(rest, used, channel, last, env.crc)
+        pos = records.next_record(rest, behind, channel, last, env.crc)
         if pos < 0:
             break
         at += pos

@@ -140,7 +140,7 @@ def _clients_of(env: FileEnv, data: bytes | None) -> dict[bytes, ClientInfo]:
             f'"{name}": the record at offset {at} cannot be read ({bad.words}): a client in it '
             "is lost"
         )
-        pos = records.next_typed(bad.rest, 1, records.CLIENT_DELETE, env.crc)
+        pos = _next(env, bad.rest, 0, records.CLIENT_DELETE)
         if pos < 0:
             break
         at += pos
@@ -253,7 +253,7 @@ def replay(env: FileEnv, shown: str, data: bytes, found: Subs) -> None:
             found.cut = bad
             break
         found.damage.append(bad)
-        pos = records.next_typed(data, at + 1, records.SUB_MSG, env.crc)
+        pos = _next(env, data, at, records.SUB_MSG)
         if pos < 0:
             break
         at = pos
@@ -268,8 +268,14 @@ def cut_subs(env: FileEnv, dirfd: int, bad: Bad) -> None:
 
 def _bad(env: FileEnv, shown: str, at: int, why: str, data: bytes) -> Bad:
     kinds = records.CLIENT_DELETE if shown == "clients.dat" else records.SUB_MSG
-    follows = records.next_typed(data, at + 1, kinds, env.crc) >= 0
+    follows = _next(env, data, at, kinds) >= 0
     return Bad(shown, at, why, data[at:], follows, typed=True)
+
+
+def _next(env: FileEnv, data: bytes, at: int, kinds: int) -> int:
+    """Where the next whole record begins behind the bad one at ``at``; -1: none does."""
+    behind = records.search_from_typed(data, at, kinds, env.crc)
+    return records.next_typed(data, behind, kinds, env.crc)
 
 
 def _cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:

@@ -447,7 +447,8 @@ class ChannelFiles:
             at += end
             if not why:
                 break
-            following = records.next_record(data, at + 1, self.name, after, crc)
+            behind = records.search_from(data, at, self.name, after, crc)
+            following = records.next_record(data, behind, self.name, after, crc)
             bad_end = len(data) if following < 0 else following
             s.bad.append(Bad(base + at, base + bad_end, plain(why)))
             at = bad_end

@@ -109,7 +109,8 @@ def read_state(source: Source, dirfd: int, name: str, kinds: int) -> Typed:
         del end
         if not why:
             return Typed(rows, bad, None, len(data))
-        following = records.next_typed(data, at + 1, kinds, source.crc)
+        behind = records.search_from_typed(data, at, kinds, source.crc)
+        following = records.next_typed(data, behind, kinds, source.crc)
         if following < 0:
             return Typed(rows, bad, Bad(at, len(data), plain(why)), len(data))
         bad.append(Bad(at, following, plain(why)))
