@@ -94,6 +94,13 @@ class Ending(Protocol):
         """
 
 
+class Registered(Protocol):
+    """The clients, as far as the other parts are concerned with them."""
+
+    def is_certain(self, client: Client) -> bool:
+        """Whether this client is known to be the one that has its id. If not it is asked."""
+
+
 class Unused(Protocol):
     """The watch over channels that nobody uses, as far as the other parts are concerned with it."""
 
@@ -126,6 +133,7 @@ class BrokerBase(Core, ABC):
     subscriptions: Subscribed
     inactivity: Unused
     closing: Ending
+    connections: Registered
 
     def __init__(
         self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid

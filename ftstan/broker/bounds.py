@@ -78,3 +78,15 @@ REFUSALS: Final = {
     c.SID_CLOSE: ("close", messages.close_response(c.INVALID_CLOSE)),
     c.SID_PING: ("ping", b""),
 }
+
+#: Why a request is refused that comes while so many wait that no more may: others' publishes would
+#: wait with them.
+CROWDED: Final = "too many requests wait already"
+#: What such a request is answered with. A ping is not: its sender would take itself for replaced.
+CROWDED_REFUSALS: Final = {
+    c.SID_CONNECT: messages.connect_error(c.CROWDED),
+    c.SID_SUBSCRIBE: messages.subscription_error(c.CROWDED),
+    c.SID_UNSUBSCRIBE: messages.subscription_error(c.CROWDED),
+    c.SID_SUB_CLOSE: messages.subscription_error(c.CROWDED),
+    c.SID_CLOSE: messages.close_response(c.CROWDED),
+}

@@ -18,7 +18,7 @@ from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.broker import constants as c
 from ftstan.broker.ahead import tell_ahead
 from ftstan.broker.base import BrokerBase, BrokerOptions
-from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
+from ftstan.broker.bounds import CROWDED, CROWDED_REFUSALS, LARGE, REFUSALS, exhausted
 from ftstan.broker.channel_expiry import ChannelExpiry
 from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
@@ -54,6 +54,7 @@ class Broker(BrokerBase):
     subscriptions: Subscriptions
     inactivity: ChannelExpiry
     closing: Closing
+    connections: Connections
 
     def __init__(
         self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid
@@ -71,7 +72,7 @@ class Broker(BrokerBase):
         self.subscriptions = Subscriptions(self)
         self.inactivity = ChannelExpiry(self)
         self.closing = Closing(self)
-        self.request_queue = RequestQueue(self._carry_out)
+        self.request_queue = RequestQueue(self._carry_out, self._refuse_crowd)
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
             c.SID_CONNECT: self.connections.connect,
             c.SID_SUBSCRIBE: self.subscriptions.subscribe,
@@ -197,7 +198,6 @@ class Broker(BrokerBase):
         ``payload`` is ``None`` if it is too large.
         """
         self.request_queue.take(sid, subject, reply, payload, headers)
-        self.no_room = self.request_queue.is_full
 
     def _carry_out(
         self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes
@@ -226,6 +226,15 @@ class Broker(BrokerBase):
         kind, refusal = REFUSALS[sid]
         self.on_malformed(kind, b"", LARGE)
         if refusal:
+            self.answer(reply, refusal)
+
+    def _refuse_crowd(self, sid: int, reply: bytes) -> None:
+        """Refuse a request because too many wait. Partitions say nothing: another has room."""
+        if sid not in REFUSALS:
+            return
+        self.on_malformed(REFUSALS[sid][0], b"", CROWDED)
+        refusal = CROWDED_REFUSALS.get(sid)
+        if refusal is not None and self.partition is None and not self.is_servers(reply):
             self.answer(reply, refusal)
 
     def is_second_copy(self, sid: int, channel: bytes) -> bool:
@@ -403,7 +412,6 @@ class Broker(BrokerBase):
             self.subscriptions.resending.start_recovered()
             ran = True
         ran |= self.request_queue.go_on()
-        self.no_room = self.request_queue.is_full
         return self.closing.go_on() or ran
 
     def on_read_error(self, sub: Subscription, error: StoreError) -> None:

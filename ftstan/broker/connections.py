@@ -203,8 +203,10 @@ class Connections:
             self._release(info.client_id)
 
     def is_certain(self, client: Client) -> bool:
-        """Whether this client is known to be the one that has its id: a partition may know a session
-        that has gone, and others the one that asks. If not it is asked; ``_release`` follows.
+        """Whether this client is known to be the one that has its id. If not it is asked, and
+        ``_release`` follows.
+
+        A partition may know a session that has gone, and others the one that asks for something.
         """
         client_id = client.client_id
         if client_id in self._probes or client_id in self._compared:
@@ -214,9 +216,11 @@ class Connections:
         if client not in self._questions.values():
             token = self._ask(client.info.hb_inbox)
             self._questions[token] = client
-            self._broker.timers.at(
-                self._broker.now + c.PROBE_TIMEOUT, lambda: self._questions.pop(token, None)
-            )
+
+            def late() -> None:
+                self._questions.pop(token, None)
+
+            self._broker.timers.at(self._broker.now + c.PROBE_TIMEOUT, late)
         return False
 
     def _release(self, client_id: bytes) -> None:

@@ -100,6 +100,7 @@ INVALID_CLOSE = "stan: invalid close request"
 #: Ours: the original takes new clients until it ends.
 LAME_DUCK = "stan: server is in lame duck mode, connect to another one"
 CLIENT_REPLACED = "client has been replaced or is no longer registered"
+CROWDED = "stan: too many requests"
 TOO_MANY_CHANNELS = "too many channels"
 TOO_MANY_SUBS = "too many subscriptions per channel"
 NO_NUMBERS = "the channel takes nothing new: its files name {what} {number}, and nothing can follow"

@@ -26,8 +26,6 @@ cdef class Core(Delivery):
     cdef public bint is_full
     # Bytes still to come of a message that is too large to be kept; 0 for a link that begins.
     cdef public uint64_t passing_over
-    # Whether too many requests wait for more to be read.
-    cdef public bint no_room
     cdef public object window
     cdef public list taken
     cdef public dict answered

@@ -24,7 +24,6 @@ class Core(Delivery):
     touched: list[Channel]
     is_full: bool
     passing_over: int
-    no_room: bool
     window: Window | None
     taken: list[tuple[bytes, bytes]] | None
     answered: dict[tuple[bytes, bytes], int] | None

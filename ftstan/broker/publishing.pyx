@@ -139,7 +139,7 @@ cdef class Core(Delivery):
         not applied.
 
         That is an incomplete one, or with ``is_full`` one that belongs to the next batch: this one
-        has as many channels as a batch may have, or there is ``no_room`` for requests that wait.
+        has as many channels as a batch may have.
         ``wall``: nanoseconds since the epoch, ``now``: nanoseconds on the monotonic clock. Raises
         ``WireError`` if the bytes are not the NATS protocol.
         """
@@ -160,7 +160,7 @@ cdef class Core(Delivery):
                 if not self.leave_out(p, &start, end):
                     break
                 continue
-            if self.no_room or len(self.touched) >= BATCH_CHANNELS:
+            if len(self.touched) >= BATCH_CHANNELS:
                 self.is_full = True
                 break
             took = next_frame(p + start, <size_t>(end - start), self.max_payload, &f)

@@ -28,20 +28,25 @@ if TYPE_CHECKING:
 REQUESTS: Final = 16
 #: Answers to heartbeats and probes that one batch takes.
 ANSWERS: Final = 64
-#: Bytes that may wait. Beyond that nothing more is read until some are done.
+#: Bytes that may wait. Beyond that requests are refused until some are done: what comes behind them
+#: on the link, others' publishes, does not wait for them.
 MOST_BYTES: Final = 32 << 20
 #: What one that waits takes besides its bytes.
 _EACH: Final = 400
 
 
 class RequestQueue:
-    """What waits. ``handle`` carries one out.
-
-    ``full`` says that nothing more may be read, or that it may be again.
+    """What waits. ``handle`` carries one out, ``refuse`` one for which there is no room, by its
+    subscription and its reply subject.
     """
 
-    def __init__(self, handle: Callable[[int, bytes, bytes, bytes | None, bytes], None]) -> None:
+    def __init__(
+        self,
+        handle: Callable[[int, bytes, bytes, bytes | None, bytes], None],
+        refuse: Callable[[int, bytes], None],
+    ) -> None:
         self._handle = handle
+        self._refuse = refuse
         self._requests: deque[_Request] = deque()
         self._answers: deque[_Request] = deque()
         self._requests_left = REQUESTS
@@ -51,15 +56,10 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._requests) + len(self._answers)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more may be read before some are done."""
-        return self._bytes >= MOST_BYTES
-
     def take(
         self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes
     ) -> None:
-        """Carry out a request, or queue it."""
+        """Carry out a request, queue it, or refuse it."""
         if sid == SID_INBOX:
             if self._answers_left and not self._answers:
                 self._answers_left -= 1
@@ -72,6 +72,9 @@ class RequestQueue:
                 self._handle(sid, subject, reply, payload, headers)
                 return
             queue = self._requests
+        if self._bytes >= MOST_BYTES:
+            self._refuse(sid, reply)
+            return
         queue.append((sid, subject, reply, payload, headers))
         self._bytes += _size(subject, reply, payload, headers)
 

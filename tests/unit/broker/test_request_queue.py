@@ -12,6 +12,7 @@ import pytest
 from ftstan.broker import request_queue
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.pacing import TOGETHER, Pacing
+from ftstan.broker.partition import Partition
 from ftstan.broker.request_queue import ANSWERS, REQUESTS, RequestQueue
 from ftstan.wire import messages
 from tests.compat.driver import SECOND, SUBJECTS, Driver, connect_request, pub_acks, sequences
@@ -104,18 +105,40 @@ def test_answers_to_heartbeats_pass_requests_and_are_bounded_themselves() -> Non
     assert driver.broker.request_queue
 
 
-def test_what_waits_has_a_bound_and_nothing_more_is_read_until_some_is_done(
+def test_what_waits_has_a_bound_and_what_comes_beyond_it_is_refused_and_keeps_nobody(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_queue, "MOST_BYTES", 25_000)
     burst(driver)
+    driver.offer(b"behind all of them")
     turn(driver)
-    assert driver.broker.is_full
+    assert len(pub_acks(driver.out)) == 1
     held = len(driver.broker.request_queue)
     assert REQUESTS < held < MANY - REQUESTS
     driver.run()
-    assert len(answers(driver, b"connected")) == MANY
-    assert not driver.broker.goes_on
+    found = [
+        messages.parse(messages.ConnectResponse, payload).error
+        for payload in answers(driver, b"connected")
+    ]
+    taken = REQUESTS + held
+    assert Counter(found) == {b"": taken, b"stan: too many requests": MANY - taken}
+    assert driver.broker.malformed.totals == {"connect": MANY - taken}
+    burst(driver, 1)
+    driver.run()
+    assert len(answers(driver, b"connected")) == MANY + 1
+
+
+def test_partitions_say_nothing_for_want_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "MOST_BYTES", 25_000)
+    driver = Driver(options=BrokerOptions(partition=Partition([b"foo"])))
+    burst(driver)
+    driver.run()
+    found = [
+        messages.parse(messages.ConnectResponse, payload).error
+        for payload in answers(driver, b"connected")
+    ]
+    assert REQUESTS < len(found) < MANY
+    assert set(found) == {b""}
 
 
 def test_what_waits_is_lost_with_the_link(driver: Driver) -> None:
@@ -128,7 +151,7 @@ def test_what_waits_is_lost_with_the_link(driver: Driver) -> None:
 
 def test_a_request_behind_others_of_its_kind_keeps_its_place() -> None:
     done: list[int] = []
-    made = RequestQueue(lambda sid, *_: done.append(sid))
+    made = RequestQueue(lambda sid, *_: done.append(sid), lambda *_: None)
     for sid in range(20, 20 + 2 * REQUESTS):
         made.take(sid, b"", b"", b"", b"")
     assert done == list(range(20, 20 + REQUESTS))
