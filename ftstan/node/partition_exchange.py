@@ -42,6 +42,8 @@ _LONGEST_CLIENT: Final = 1 << 12
 #: Clients of others that are registered in one go: publishers must not wait for thousands.
 _LEARN_AT_ONCE: Final = 128
 _CANCEL_AGAIN_S: Final = 1.0
+#: Ends the reply subject of a question that answers one: it is answered, and asked nothing back.
+_BACK: Final = ".back"
 
 
 class Exchange:
@@ -88,9 +90,11 @@ class Exchange:
         self._learn = learn
         self._clients_subject = wire.clients_subject(options.cluster_id)
         self._clients_inbox = f"{inbox}.clients"
+        self._back_inbox = f"{self._clients_inbox}{_BACK}"
         self._work: asyncio.Queue[Coroutine[None, None, None]] = asyncio.Queue(_MOST_WORK)
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking = False
+        self._asking_back = False
         self._sent = asyncio.Event()
         self._sent_at = 0.0
         self._problem: FtstanError | None = None
@@ -107,6 +111,7 @@ class Exchange:
         await self._control.subscribe(self._inbox, self._on_reply)
         await self._control.serve(self._clients_subject, self._on_clients_wanted)
         await self._control.subscribe(self._clients_inbox, self._on_clients)
+        await self._control.subscribe(self._back_inbox, self._on_clients)
         await self._control.start()
         self._spawn(self._do_work())
         self._spawn(self._ask_first())
@@ -283,10 +288,25 @@ class Exchange:
 
     async def ask_for_clients(self) -> None:
         """Ask the other partitions for the clients that they know. Raises ``NatsError``."""
-        await self._control.publish(
-            self._clients_subject, wire.reply(self._sender, None), self._clients_inbox
-        )
+        await self._ask_for_clients(self._clients_inbox)
+
+    async def _ask_for_clients(self, inbox: str) -> None:
+        await self._control.publish(self._clients_subject, wire.reply(self._sender, None), inbox)
         await self._control.flush()
+
+    def _ask_back(self) -> None:
+        """Ask once for all who have asked lately: whoever was away may know clients that came while
+        this partition was away, too, and nobody answered it then.
+        """
+        if not self._asking_back:
+            self._asking_back = True
+            self._spawn(self._ask_back_later())
+
+    async def _ask_back_later(self) -> None:
+        await asyncio.sleep(SPREAD_S)
+        self._asking_back = False
+        with contextlib.suppress(NatsError):
+            await self._ask_for_clients(self._back_inbox)
 
     def _on_clients_wanted(self, data: bytes, reply: str) -> None:
         self._put(self._tell_clients(data, reply))
@@ -298,6 +318,8 @@ class Exchange:
         sender, _ = wire.decode(data)
         if sender.server_id == self._sender.server_id:
             return
+        if self._settled and not reply.endswith(_BACK):
+            self._ask_back()
         infos = await self._known()
         most = self._control.max_payload
 

@@ -138,6 +138,10 @@ class FileStore:
         self.original_compat = OriginalCompat(self._env, self._clients, self._touch)
         self._busy = False
         """Whether the last tick has left some work of its second."""
+        self._second_ends = 0.0
+        """When the work of the next second is due (monotonic)."""
+        self._removing = False
+        """Whether slices are left to remove."""
         self._progress = progress
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
@@ -602,11 +606,18 @@ class FileStore:
         have been synced.
         """
         try:
+            now = self._env.clock.mono()
+            if self._removing and not self._busy and now < self._second_ends:
+                self._removing = self._remove_some()
+                return self._removing
             if self._busy or self.original_compat.leaves_time():
+                if not self._busy:
+                    self._second_ends = now + 1.0
                 self._busy = self._run_second(now_ns)
-            return self.original_compat.keep(self._channels, self._later) or self._busy
+            kept = self.original_compat.keep(self._channels, self._later)
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
+        return kept or self._busy or self._removing
 
     def _run_second(self, now_ns: int) -> bool:
         """Some of the work of once a second; returns whether there is more of it."""
@@ -628,6 +639,12 @@ class FileStore:
         self._flush()
         if self._round or self._register.expiry.is_due(now_ns):
             return True
+        self._removing = self._remove_some()
+        self._upkeep.run()
+        return False
+
+    def _remove_some(self) -> bool:
+        """Some of the slices that hold nothing any more; returns whether more are due."""
         wasteful = self._register.wasteful()
         for channel in wasteful:
             self._touch(channel)
@@ -637,8 +654,7 @@ class FileStore:
             for channel in retiring:
                 channel.sync()
             self._confirm_ends(retiring)
-        self._upkeep.run(channel for channel in wasteful if not channel.quarantined)
-        return False
+        return self._upkeep.remove_some(channel for channel in wasteful if not channel.quarantined)
 
     def _touch(self, channel: FileChannel) -> None:
         """Files of the channel are not any more as the last clean stop left them, or as a stop has

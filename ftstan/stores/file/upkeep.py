@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ftstan.stores.file.channel import FileChannel
     from ftstan.stores.file.env import FileEnv
 
-#: Slices removed in one run, over all channels: each costs two syncs of a directory, and publishers
-#: wait meanwhile.
-_REMOVALS = 32
+#: Slices removed in one go, over all channels: each costs two syncs of a directory, and publishers
+#: wait meanwhile. Where more are due, the next batch is served in between.
+_REMOVALS = 8
 _SCRIPT_PATIENCE_S = 20.0
 
 
@@ -52,12 +52,8 @@ class Upkeep:
     # ---- once a second
     # -------------------------------------------------------------------------------------------
 
-    def run(self, channels: Iterable[FileChannel]) -> None:
-        """Remove what is dead, finish deletions, start scripts. Raises ``FencedError``."""
-        left = _REMOVALS
-        for channel in channels:
-            if left and channel.log.retired:
-                left -= self._remove(channel, left)
+    def run(self) -> None:
+        """Finish deletions, start scripts. Raises ``FencedError``."""
         for name in sorted(self._retracting):
             self._retract(name)
         for intent in list(self._doomed.values()):
@@ -65,10 +61,26 @@ class Upkeep:
         if self._archivist is not None:
             self._archivist.run_due(self._env.owner.confirm)
 
-    def _remove(self, channel: FileChannel, most: int) -> int:
-        numbers = channel.log.removable()[:most]
+    def remove_some(self, channels: Iterable[FileChannel]) -> bool:
+        """Remove some of the slices that hold nothing any more; returns whether more are due.
+
+        Raises ``FencedError``.
+        """
+        left = _REMOVALS
+        for channel in channels:
+            if not channel.log.retired:
+                continue
+            due = channel.log.removable()
+            # One that storage refuses has time until the next second.
+            if self._remove(channel, due[:left]):
+                left -= min(len(due), left)
+                if not left:
+                    return True
+        return False
+
+    def _remove(self, channel: FileChannel, numbers: list[int]) -> bool:
         if not numbers:
-            return 0
+            return False
         self._env.files.trim(4)
         try:
             channel.log.remove(numbers, self._archive if self._archivist is not None else None)
@@ -78,9 +90,9 @@ class Upkeep:
                 f'channel "{show(channel.name)}": {dat_name(numbers[0])} cannot be removed: '
                 f"{error.strerror}",
             )
-        else:
-            self._complaints.pop(channel.name, None)
-        return len(numbers)
+            return False
+        self._complaints.pop(channel.name, None)
+        return True
 
     def _complain(self, name: bytes, text: str) -> None:
         """What comes back every second is told once."""

@@ -258,6 +258,32 @@ def test_one_that_serves_tells_its_clients_and_takes_those_of_others() -> None:
     run(work)
 
 
+def test_who_serves_asks_back_once_whoever_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both were away in turn: the one that asked first had nobody to ask."""
+    monkeypatch.setattr(module, "SPREAD_S", 0.05)
+
+    async def work(child: NatsServerChild, peer: Peer) -> None:
+        first = Server(child.client_url, [b"foo"])
+        late = Server(child.client_url, [b"bar"], clients=[ALICE])
+        options = replace(OPTIONS, partition_wait=SECOND // 100)
+        exchanges = [first.exchange(options), late.exchange(options, Sender(b"other"))]
+        for exchange in exchanges:
+            await exchange.start()
+            await exchange.settled(patient=False)
+        asked = await peer.listen("_FTSTAN.part.c")
+        await exchanges[1].ask_for_clients()
+        await until(lambda: first.learned)
+        assert first.learned == [ALICE]
+        # An answer to that, and nothing more.
+        await asyncio.sleep(0.5)
+        senders = [wire.decode(message.data)[0].server_id for message in asked]
+        assert senders == [b"other", b"me"]
+        for exchange in exchanges:
+            await exchange.close()
+
+    run(work)
+
+
 def test_lists_are_answered_while_whoever_knows_the_clients_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

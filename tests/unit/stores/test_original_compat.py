@@ -19,10 +19,7 @@ from tests.unit.stores.test_foreign_writes import original_stores
 from tests.unit.stores.test_slices import fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ftstan.base.clock import ManualClock
-    from ftstan.stores.file.channel import FileChannel
 
 #: What each storage call takes, as on a file server.
 CALL_S = 0.0005
@@ -142,9 +139,9 @@ def test_the_work_of_a_second_is_done_once_a_second_beside_the_rounds(
     looked: list[float] = []
     run = served.node.store._upkeep.run
 
-    def look(channels: Iterable[FileChannel]) -> None:
+    def look() -> None:
         looked.append(served.clock.mono())
-        run(channels)
+        run()
 
     monkeypatch.setattr(served.node.store._upkeep, "run", look)
     began = served.clock.mono()
