@@ -337,19 +337,38 @@ class MoveTarget:
             self._serving().broker.arrivals[self.name] = self._arrival
 
     async def _give_up_arrival(self) -> None:
-        if self._arrival is not None:
-            await self._node.call(self._drop_arrival)
+        if self._arrival is None:
+            return
+        done = await self._node.call(self._drop_arrival)
+        if done is not None:
+            with contextlib.suppress(NatsError, TimeoutError):
+                async with asyncio.timeout(_WITHIN_S):
+                    await asyncio.wrap_future(done)
+        await self._node.call(self._forget_arrival)
 
-    def _drop_arrival(self) -> None:
+    def _drop_arrival(self) -> Future[None] | None:
+        """Pass over what comes until NATS sends no more of it: the source answers it, and this
+        server must not refuse it.
+        """
         arrival = self._arrival
         self._arrival = None
         serving = self._node.plane.serving
         if arrival is None or serving is None:
-            return
-        serving.subscribe(b"UNSUB %d\r\n" % self._end_keeping(serving))
+            return None
         count = len(arrival.publishes) + arrival.dropped
         if count:
             log.stream.debug(f'Channel "{self._shown}": {count} publishes were kept for nothing')
+        sid = self._end_keeping(serving)
+        serving.broker.arriving = (serving.broker.arriving or {}) | {sid: _pass_over}
+        with contextlib.suppress(NatsError):
+            return serving.send(b"UNSUB %d\r\n" % sid)
+        return None
+
+    def _forget_arrival(self) -> None:
+        serving = self._node.plane.serving
+        if serving is None or self._arrival is not None:
+            return
+        self._end_keeping(serving)
 
     def _end_keeping(self, serving: Serving) -> int:
         broker = serving.broker
@@ -483,6 +502,10 @@ class MoveTarget:
 
     async def _ask_json(self, **asked: Any) -> dict[str, Any]:
         return _object(await self._ask(asked))
+
+
+def _pass_over(*_: bytes) -> None:
+    """What another server answers."""
 
 
 def _object(data: bytes) -> dict[str, Any]:

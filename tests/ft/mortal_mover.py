@@ -2,7 +2,7 @@
 
 ``STEPS`` are all of them, in the order in which a move comes to them, with whose they are. With
 ``STALLS`` a target comes no further, with ``SLOW`` and a number it waits for so many seconds while
-it keeps what is published.
+it keeps what is published; with ``FAILS`` its first attempts fail behind that.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from ftstan.base.errors import RefusedError
 from ftstan.cli.server import main
 from ftstan.node import move_target
 from ftstan.node.move_source import MoveSource
@@ -53,6 +54,9 @@ STEPS: Final = {
 STALLS: Final = "stall _freeze"
 #: How long its target keeps what is published before it asks for the hand-over.
 SLOW: Final = "slow "
+#: The target has kept what is published for a while, and does not get what it asks for then.
+FAILS: Final = "fail"
+_FAILURES: Final = 20
 
 
 def _die() -> None:
@@ -94,10 +98,28 @@ async def _stall(*_: Any) -> None:
     await asyncio.sleep(3600)
 
 
+def _failing(freeze: Callable[..., Any]) -> Callable[..., Any]:
+    left = _FAILURES
+
+    async def failing(self: MoveTarget) -> Any:
+        nonlocal left
+        frozen = await freeze(self)
+        if left:
+            left -= 1
+            raise RefusedError("not this time")
+        return frozen
+
+    return failing
+
+
 def arm(step: str) -> None:
     """Let this process die there."""
     if step.startswith(SLOW):
         vars(move_target)["_SPREAD_S"] = float(step.removeprefix(SLOW))
+        return
+    if step == FAILS:
+        vars(move_target).update(_SPREAD_S=0.05, _AGAIN_S=0.05, _AGAIN_MOST_S=0.05)
+        MoveTarget._freeze = _failing(MoveTarget._freeze)  # type: ignore[method-assign]
         return
     Moving.keep = _kept(step, Moving.keep)  # type: ignore[method-assign]
     name = step.partition(" ")[2]

@@ -13,7 +13,7 @@ import pytest
 
 from ftstan.ft.moves import Step, decode_moves, encode_moves
 from tests.ft.load import CHANNEL, Load
-from tests.ft.mortal_mover import SLOW, STALLS
+from tests.ft.mortal_mover import FAILS, SLOW, STALLS
 from tests.ft.operator import Said, run
 from tests.ft.test_move import ALLOWED, NAME, Pair, client_of, read_on, served, two
 from tests.processes import CLUSTER, READY, until
@@ -215,6 +215,25 @@ def test_a_source_that_stops_in_the_middle_stores_nothing_twice(stage: Stage) ->
     load.read_rest()
     contents = client_of(pair.nats, "judge").read_all(CHANNEL)
     assert len(set(contents.values())) == len(contents)
+
+
+def test_an_attempt_that_fails_refuses_nothing_that_the_source_answers(stage: Stage) -> None:
+    pair = two(stage, dies=FAILS)
+    publisher = client_of(pair.nats, "publisher")
+    load = Load()
+    load.join(publisher)
+    load.run(50)
+    pair.begin(*pair.to_b)
+    end = time.monotonic() + 30
+    while _steps(pair) != _DONE and time.monotonic() < end:
+        for _ in range(200):
+            # More than a publisher waits for: something is always on its way.
+            if load.unanswered < 20_000:
+                load.press(64)
+            publisher.nats.read(0.001)
+    _until_done(pair, publisher)
+    assert "not this time" in pair.b.text()
+    assert not publisher.errors
 
 
 def test_a_group_that_has_given_a_channel_away_does_not_become_mixed(stage: Stage) -> None:
