@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 _READ_WITHIN_S = 2.0
 _RECORD_WITHIN_S = 10.0
+#: Bytes of room that a successor needs at least: it records its epoch before it serves.
+_ROOM_TO_TAKE_OVER = 1 << 20
 
 
 class NodeMember:
@@ -128,6 +130,13 @@ class NodeMember:
         if not node.is_serving():
             raise RefusedError(
                 "this server is still recovering", hint="wait until it serves, then ask again"
+            )
+        room = node.protection.room
+        if room is not None and room.free_bytes < _ROOM_TO_TAKE_OVER:
+            raise RefusedError(
+                f"the datastore's file system has {room.free_bytes} bytes left: whoever takes over "
+                "could not record that it does",
+                hint="make room first; this server goes on serving meanwhile",
             )
 
     async def pause(self, by: str) -> None:

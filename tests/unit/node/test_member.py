@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from ftstan.base.disk import Space
 from ftstan.base.errors import RefusedError
 from ftstan.base.states import NodeState
 from ftstan.node.handover_buffer import BufferedPublishes
@@ -48,6 +49,33 @@ def test_an_owner_that_hands_over_takes_no_epoch_that_its_successor_does_not_exp
     with pytest.raises(RefusedError, match="hands over") if leaves else nullcontext():
         asyncio.run(member.set_mixed(on=False))
     assert recorded == ([] if leaves else [False])
+
+
+@pytest.mark.parametrize("free", [0, 1 << 19, 1 << 30])
+@pytest.mark.parametrize("planned", [False, True])
+def test_on_a_full_disk_an_owner_does_not_hand_over(*, free: int, planned: bool) -> None:
+    """Nobody could record the next epoch, and the group would have no owner."""
+    done: list[str] = []
+
+    async def switchover(to: str) -> None:
+        done.append(to)
+
+    group = SimpleNamespace(switchover=switchover, plan_switchover=lambda to, _: done.append(to))
+    node = SimpleNamespace(
+        role=NodeState.ACTIVE,
+        group=group,
+        stopping=SimpleNamespace(is_set=lambda: False),
+        is_serving=lambda: True,
+        server_id="me",
+        clock=SimpleNamespace(wall_ns=lambda: 5),
+        protection=SimpleNamespace(room=Space(free, 1 << 40, 0, 0)),
+    )
+    member = NodeMember(cast("Any", node), cast("Any", None), cast("Any", None))
+    asked = member.plan_switchover("b", 9) if planned else member.switchover("b")
+    is_refused = free < 1 << 20
+    with pytest.raises(RefusedError, match=f"{free} bytes left") if is_refused else nullcontext():
+        asyncio.run(asked)
+    assert done == ([] if is_refused else ["b"])
 
 
 def test_publishes_that_were_kept_are_counted_when_the_server_does_not_open(
