@@ -4,8 +4,9 @@ and the steps of a batch, over C buffers.
 An actor without I/O and without a clock. ``feed`` takes bytes of the NATS link and applies them to
 memory; ``stage`` hands what must become durable to the store; after the commit and its confirmation
 (``node/pipeline.py``, which also sends) ``settle`` turns what is durable into deliveries
-(``delivery.pyx``, the lower half) and publisher acks. Decisions per client or subscription are plain Python in ``ftstan.broker.broker``, which
-subclasses ``Core``; no Python object is made per message.
+(``delivery.pyx``, the lower half) and publisher acks. Decisions per client or subscription are
+plain Python in ``ftstan.broker.broker``, which subclasses ``Core``; no Python object is made per
+message.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -123,8 +123,8 @@ def seal(MsgBlock block not None, int code, encrypt, bytes nonces not None, Keys
     cdef const char* nonce = PyBytes_AS_STRING(nonces)
     if PyBytes_GET_SIZE(nonces) != _NONCE * block.count:
         raise ValueError("a nonce for every message")
-    # Once for all of them: a buffer that grows step by step is copied at each. The size of a payload
-    # may take a byte more.
+    # Once for all of them: a buffer that grows step by step is copied at each. The size of a
+    # payload may take a byte more.
     out.grow(block.used + <size_t>block.count * (_OVERHEAD + 1))
     for i in range(block.count):
         r = &block.refs[i]

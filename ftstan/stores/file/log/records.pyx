@@ -531,9 +531,9 @@ cdef size_t claimed(const char* p, size_t n, size_t size, uint64_t most) noexcep
     ``size`` that its header says, or would: they may go on behind the bytes that are there. 0: they
     do not.
 
-    Fields are numbers and texts, in ascending order up to ``most``. So those of a size that has been
-    changed do not fill it: what comes behind a message's timestamp, or has the zeros of another
-    record's header, is no field.
+    Fields are numbers and texts, in ascending order up to ``most``. So those of a size that has
+    been changed do not fill it: what comes behind a message's timestamp, or has the zeros of
+    another record's header, is no field.
     """
     cdef size_t end = _HEADER + size
     cdef size_t pos = _HEADER
@@ -601,8 +601,8 @@ def search_from(
 cdef bint is_next(
     const char* p, size_t n, const Span* channel, uint64_t after, Checksum crc
 ) noexcept nogil:
-    """Whether ``n`` bytes begin with a whole message of ``channel``, of any if that is empty, with a
-    sequence above ``after``.
+    """Whether ``n`` bytes begin with a whole message of ``channel``, of any if that is empty, with
+    a sequence above ``after``.
     """
     cdef uint32_t size
     cdef Stored m
@@ -654,7 +654,8 @@ def next_record(
 
 
 def search_from_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc not None):
-    """Where to look for whole records of a type from 1 to ``kinds`` behind the bad one at ``start``.
+    """Where to look for whole records of a type from 1 to ``kinds`` behind the bad one at
+    ``start``.
 
     As ``search_from``: clients choose texts.
     """
@@ -674,8 +675,8 @@ def search_from_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum
 
 
 cdef bint is_typed(const char* p, size_t n, int kinds, Checksum crc) noexcept nogil:
-    """Whether ``n`` bytes begin with a whole record that has one of these types and a payload: eight
-    bytes prove nothing.
+    """Whether ``n`` bytes begin with a whole record that has one of these types and a payload:
+    eight bytes prove nothing.
     """
     cdef uint32_t head
     cdef uint32_t size
