@@ -23,6 +23,8 @@ _LEAST_LINE: Final = 256
 _PAYLOAD: Final = 1 << 20
 #: The connections of the streaming server itself.
 _OWN_CONNECTIONS: Final = 8
+#: One for each subscription of clients, of which a channel may have so many by default.
+_LEAST_SUBSCRIPTIONS: Final = 1000
 _LEAST_DEADLINE: Final = 10 * MILLISECOND
 _LEAST_PING: Final = 100 * MILLISECOND
 #: For a login, or a handshake (s).
@@ -56,6 +58,12 @@ def warnings_of_nats(nats: NatsOptions) -> Iterator[str]:
         yield (
             f"max_connections is {connections}: the streaming server itself takes some of them, so "
             "there are few or none for clients"
+        )
+    subscriptions = _number(settings, "max_subscriptions", 0)
+    if 0 < subscriptions < _LEAST_SUBSCRIPTIONS:
+        yield (
+            f"max_subscriptions is {subscriptions}: the streaming server's own connection has one "
+            "for each subscription of clients, and acks of those beyond that are not heard"
         )
     deadline = _duration(settings, "write_deadline")
     if 0 < deadline < _LEAST_DEADLINE:

@@ -77,7 +77,8 @@ _HANDED = (
         "max_connections", _I, "Connections at a time (0: 65536)",
         names="max_connections max_conn"),
     _handed(
-        "max_nats_subscriptions", _I, "NATS subscriptions of one connection (0: unlimited)",
+        "max_nats_subscriptions", _I,
+        "NATS subscriptions of one connection, also the streaming server's (0: unlimited)",
         names="max_subscriptions max_subs"),
     _handed("ping_interval", _D, "Time between two pings of a connection (0s: 2m)"),
     _handed("ping_max", _I, "Pings that may stay unanswered (0: 2)"),

@@ -297,6 +297,7 @@ USELESS = [
     ("max_payload: 9000, max_pending: %s", "8999", "9000", "max_pending is 8999: "),
     ("max_connections: %s", "1", "100", "max_connections is 1: "),
     ("max_connections: %s", "-4", "0", "max_connections is -4: "),
+    ("max_subscriptions: %s", "999", "1000", "max_subscriptions is 999: "),
     ("write_deadline: '%s'", "1ns", "10ms", "write_deadline is 1ns: "),
     ("ping_interval: '%s'", "1ms", "100ms", "ping_interval is 1ms: "),
     ("authorization { timeout: %s }", "0.001", "0.05", "the timeout of authorization is 1ms: "),
