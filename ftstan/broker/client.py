@@ -1,13 +1,29 @@
-"""A registered client."""
+"""A registered client, and how its subscriptions are told from those of another session of its id.
+
+What is stored of a subscription names the client id, and a session may end before the ends of its
+subscriptions are stored. So the ack inbox, which is stored too, ends with a mark of the session:
+whatever a former one has left behind, in whatever order owners, their crashes and new sessions
+came, is never taken for the new one's.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from ftstan.broker.constants import ACK_INBOX_LENGTH, INBOX_PREFIX
 
 if TYPE_CHECKING:
     from ftstan.broker.state import Subscription
     from ftstan.stores.interface import ClientInfo
+
+_MARK_SIZE: Final = 4
+#: Not in a NUID: no ack inbox of an original server, or of an earlier release, has it there.
+_SIGN: Final = b"-"
+_MARK_AT: Final = ACK_INBOX_LENGTH - 2 * _MARK_SIZE
+#: What is left of the NUID: all of its counter, and some of what is random.
+_KEPT: Final = _MARK_AT - len(_SIGN) - len(INBOX_PREFIX)
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +47,7 @@ class Client:
     gone: bool = False
     recovered: bool = False
     heard: bool = False
+    _mark: bytes = b""
 
     @property
     def client_id(self) -> bytes:
@@ -40,3 +57,24 @@ class Client:
     def shown(self) -> str:
         """The id for log lines."""
         return self.info.client_id.decode("utf-8", "backslashreplace")
+
+    @property
+    def mark(self) -> bytes:
+        """What the ack inboxes of this session end with."""
+        if not self._mark:
+            session = self.info.conn_id + b"\0" + self.info.hb_inbox
+            self._mark = blake2b(session, digest_size=_MARK_SIZE).hexdigest().encode()
+        return self._mark
+
+    def marked(self, inbox: bytes) -> bytes:
+        """An ack inbox for a subscription of this session, made of a new inbox and as long."""
+        return INBOX_PREFIX + inbox[-_KEPT:] + _SIGN + self.mark
+
+    def may_have_made(self, ack_inbox: bytes) -> bool:
+        """Whether the subscription with that ack inbox may be of this session.
+
+        Nobody knows it of those that an original server, or an earlier release, has made.
+        """
+        if len(ack_inbox) != ACK_INBOX_LENGTH or ack_inbox[_MARK_AT - 1 : _MARK_AT] != _SIGN:
+            return True
+        return ack_inbox[_MARK_AT:] == self.mark

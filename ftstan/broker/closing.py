@@ -2,11 +2,12 @@
 for all of them.
 
 A client that closes is unregistered at once, and the record of that goes first: whatever a crash
-cuts off, the next start finds subscriptions without their client and closes them. From then on
-nothing is delivered to it. Its subscriptions end in portions, channel by channel, one portion a
-turn of the loop; then it is answered, and only then its id is free: connects that name it wait
-until then. The same holds for whoever is closed for missed heartbeats, replaced, or closed by an
-operator; and for one queue member that leaves with very many messages, which are dealt in portions.
+cuts off, the next start finds subscriptions without their client and closes them, also if another
+session has the id by then (``client.py``). From then on nothing is delivered to it. Its
+subscriptions end in portions, channel by channel, one portion a turn of the loop; then it is
+answered, and only then its id is free: connects that name it wait until then. The same holds for
+whoever is closed for missed heartbeats, replaced, or closed by an operator; and for one queue
+member that leaves with very many messages, which are dealt in portions.
 A stop for a successor that waits leaves to the next start what may lie in channels that are not
 open.
 """

@@ -28,7 +28,7 @@ MAX_INACTIVITY = _DEFAULTS.limits.channel.max_inactivity
 #: How long a standalone server waits at its start for another one of its cluster id.
 GUARD_TIMEOUT = 250 * MILLISECOND
 
-#: Ack inboxes are this and a NUID.
+#: Inboxes are this and a NUID; ack inboxes are as long (``client.py``).
 INBOX_PREFIX = b"_INBOX."
 ACK_INBOX_LENGTH = len(INBOX_PREFIX) + _NUID_LENGTH
 

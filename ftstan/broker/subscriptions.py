@@ -167,7 +167,7 @@ class Subscriptions:
             channel.stored_subs += 1
         sub.client_id = request.client_id
         sub.inbox = request.inbox
-        sub.ack_inbox = broker.new_inbox()
+        sub.ack_inbox = client.marked(broker.new_inbox())
         sub.max_in_flight = request.max_in_flight
         sub.ack_wait = request.ack_wait_in_secs * c.SECOND
         sub.stalled = sub.hb_failed = sub.ready = False
@@ -456,9 +456,12 @@ class Subscriptions:
             if state.is_closed and not state.queue
             else self._broker.clients.get(state.client_id)
         )
-        if client is not None and not client.recovered and client.client_id not in same:
-            # In a channel that is opened late: the client that it belonged to is gone, and this one
-            # took its id since.
+        if client is not None and not (
+            (client.recovered or client.client_id in same) and client.may_have_made(state.ack_inbox)
+        ):
+            # The client that it belonged to is gone, and this one took its id since: here, in whose
+            # start the channel was not opened, or at a former owner that ended before the end of
+            # this subscription was stored.
             client = None
         if client is None and not state.is_durable and not state.queue:
             # Its client closed and the record of the removal was lost with a crash.
