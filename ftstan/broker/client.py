@@ -34,7 +34,7 @@ class Client:
     answer; ``beat_at``: when the next one goes out, ``late_at``: when the last one fails (monotonic
     ns); timers of an earlier ``generation`` do nothing. ``recovered``: whether a start found it,
     and with it its subscriptions. ``heard``: whether it has connected or answered here, since the
-    link was last away.
+    link was last away; ``asked``: whether it is being asked.
     """
 
     info: ClientInfo
@@ -47,6 +47,7 @@ class Client:
     gone: bool = False
     recovered: bool = False
     heard: bool = False
+    asked: bool = False
     _mark: bytes = b""
 
     @property

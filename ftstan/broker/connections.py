@@ -213,12 +213,14 @@ class Connections:
             return False
         if client.heard:
             return True
-        if client not in self._questions.values():
+        if not client.asked:
+            client.asked = True
             token = self._ask(client.info.hb_inbox)
             self._questions[token] = client
 
             def late() -> None:
                 self._questions.pop(token, None)
+                client.asked = False
 
             self._broker.timers.at(self._broker.now + c.PROBE_TIMEOUT, late)
         return False
