@@ -132,7 +132,8 @@ class NodeMember:
                 "this server is still recovering", hint="wait until it serves, then ask again"
             )
         room = node.protection.room
-        if room is not None and room.free_bytes < _ROOM_TO_TAKE_OVER:
+        # A file system without a size does not say how much is left.
+        if room is not None and room.total_bytes and room.free_bytes < _ROOM_TO_TAKE_OVER:
             raise RefusedError(
                 f"the datastore's file system has {room.free_bytes} bytes left: whoever takes over "
                 "could not record that it does",

@@ -51,9 +51,13 @@ def test_an_owner_that_hands_over_takes_no_epoch_that_its_successor_does_not_exp
     assert recorded == ([] if leaves else [False])
 
 
-@pytest.mark.parametrize("free", [0, 1 << 19, 1 << 30])
+@pytest.mark.parametrize(
+    ("free", "total"), [(0, 1 << 40), (1 << 19, 1 << 40), (1 << 30, 1 << 40), (0, 0)]
+)
 @pytest.mark.parametrize("planned", [False, True])
-def test_on_a_full_disk_an_owner_does_not_hand_over(*, free: int, planned: bool) -> None:
+def test_on_a_full_disk_an_owner_does_not_hand_over(
+    *, free: int, total: int, planned: bool
+) -> None:
     """Nobody could record the next epoch, and the group would have no owner."""
     done: list[str] = []
 
@@ -68,11 +72,11 @@ def test_on_a_full_disk_an_owner_does_not_hand_over(*, free: int, planned: bool)
         is_serving=lambda: True,
         server_id="me",
         clock=SimpleNamespace(wall_ns=lambda: 5),
-        protection=SimpleNamespace(room=Space(free, 1 << 40, 0, 0)),
+        protection=SimpleNamespace(room=Space(free, total, 0, 0)),
     )
     member = NodeMember(cast("Any", node), cast("Any", None), cast("Any", None))
     asked = member.plan_switchover("b", 9) if planned else member.switchover("b")
-    is_refused = free < 1 << 20
+    is_refused = free < 1 << 20 and total > 0
     with pytest.raises(RefusedError, match=f"{free} bytes left") if is_refused else nullcontext():
         asyncio.run(asked)
     assert done == ([] if is_refused else ["b"])
