@@ -1,7 +1,7 @@
 """A registered client, and how its subscriptions are told from those of another session of its id.
 
 What is stored of a subscription names the client id, and a session may end before the ends of its
-subscriptions are stored. So the ack inbox, which is stored too, ends with a mark of the session:
+subscriptions are stored. So the ack inbox, which is stored too, has a mark of the session in it:
 whatever a former one has left behind, in whatever order owners, their crashes and new sessions
 came, is never taken for the new one's.
 """
@@ -11,19 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from ftstan.broker.constants import ACK_INBOX_LENGTH, INBOX_PREFIX
+from ftstan.wire.nuid import PREFIX_LENGTH
 
 if TYPE_CHECKING:
     from ftstan.broker.state import Subscription
     from ftstan.stores.interface import ClientInfo
 
-_MARK_SIZE: Final = 4
-#: Not in a NUID: no ack inbox of an original server, or of an earlier release, has it there.
-_SIGN: Final = b"-"
-_MARK_AT: Final = ACK_INBOX_LENGTH - 2 * _MARK_SIZE
-#: What is left of the NUID: all of its counter, and some of what is random.
-_KEPT: Final = _MARK_AT - len(_SIGN) - len(INBOX_PREFIX)
+#: An ack inbox of ours: what all have in front, the session's mark and a check, as long as the
+#: random part of a NUID, and the counter of one.
+_MARK_AT: Final = len(INBOX_PREFIX)
+_CHECK_AT: Final = _MARK_AT + 8
+_COUNTER_AT: Final = _MARK_AT + PREFIX_LENGTH
+_HEX: Final = b"0123456789abcdef"
 
 
 @dataclass(eq=False, slots=True)
@@ -61,21 +63,31 @@ class Client:
 
     @property
     def mark(self) -> bytes:
-        """What the ack inboxes of this session end with."""
+        """What the ack inboxes of this session have in common."""
         if not self._mark:
             session = self.info.conn_id + b"\0" + self.info.hb_inbox
-            self._mark = blake2b(session, digest_size=_MARK_SIZE).hexdigest().encode()
+            self._mark = blake2b(session, digest_size=4).hexdigest().encode()
         return self._mark
 
     def marked(self, inbox: bytes) -> bytes:
-        """An ack inbox for a subscription of this session, made of a new inbox and as long."""
-        return INBOX_PREFIX + inbox[-_KEPT:] + _SIGN + self.mark
+        """The ack inbox of a subscription of this session, for which ``inbox`` was made."""
+        counter = inbox[_COUNTER_AT:]
+        return INBOX_PREFIX + self.mark + _check(self.mark, counter) + counter
 
     def may_have_made(self, ack_inbox: bytes) -> bool:
         """Whether the subscription with that ack inbox may be of this session.
 
         Nobody knows it of those that an original server, or an earlier release, has made.
         """
-        if len(ack_inbox) != ACK_INBOX_LENGTH or ack_inbox[_MARK_AT - 1 : _MARK_AT] != _SIGN:
-            return True
-        return ack_inbox[_MARK_AT:] == self.mark
+        mark = ack_inbox[_MARK_AT:_CHECK_AT]
+        is_ours = (
+            len(ack_inbox) == ACK_INBOX_LENGTH
+            and not mark.strip(_HEX)
+            and ack_inbox[_CHECK_AT:_COUNTER_AT] == _check(mark, ack_inbox[_COUNTER_AT:])
+        )
+        return not is_ours or mark == self.mark
+
+
+def _check(mark: bytes, counter: bytes) -> bytes:
+    """What a NUID of somebody else does not have there, but for one in 10**12."""
+    return b"%04x" % (crc32(mark + counter) & 0xFFFF)
