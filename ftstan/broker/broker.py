@@ -24,6 +24,7 @@ from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
 from ftstan.broker.lines import ack_lines, publish_rows
 from ftstan.broker.malformed import quoted
+from ftstan.broker.new_channels import NewChannels
 from ftstan.broker.publishing import HAS_MOVED, SERVERS_REPLY
 from ftstan.broker.records import all_subs, stored_subs
 from ftstan.broker.request_queue import RequestQueue
@@ -72,7 +73,11 @@ class Broker(BrokerBase):
         self.subscriptions = Subscriptions(self)
         self.inactivity = ChannelExpiry(self)
         self.closing = Closing(self)
-        self.request_queue = RequestQueue(self._carry_out, self._refuse_crowd)
+        self.new_channels = NewChannels(self._make_for_waiting)
+        self._channels_made = 0
+        self.request_queue = RequestQueue(
+            self._carry_out, self._refuse_crowd, lambda: self._channels_made
+        )
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
             c.SID_CONNECT: self.connections.connect,
             c.SID_SUBSCRIBE: self.subscriptions.subscribe,
@@ -261,22 +266,53 @@ class Broker(BrokerBase):
 
         Raises ``StoreError`` with the text for the client.
         """
-        known = self.known_channel(name)
-        if known is not None:
-            return known
+        channel = self.known_channel(name)
+        if channel is None:
+            channel = self._make_channel(name)
+        for reply, payload in self.new_channels.take(name):
+            self.take_waiting(channel, reply, payload)
+        return channel
+
+    def _make_channel(self, name: bytes) -> Channel:
         if is_reserved(name):
             raise StoreError(c.INVALID_SUBJECT, hint=RESERVED_HINT)
         try:
             channel = self._create_channel(name)
         except StoreError as error:
-            log.error(
-                f"Creating channel {quoted(name)} failed: {error.text}",
-                backs_off="channel creation",
-            )
+            _tell_failed(name, error)
             raise
+        self._channels_made += 1
         self.inactivity.check(channel)
         log.info(f"Channel {quoted(name)} has been created", channel=name)
         return channel
+
+    def waits_for_channel(self, name: bytes, reply: bytes, payload: bytes) -> bool:
+        """Keep a publish to a channel that is not there, and that another batch will make.
+
+        Returns whether it was kept. Raises ``StoreError`` with the text for the publisher.
+        """
+        if name in self.later:
+            return False
+        try:
+            if name not in self.new_channels:
+                # One that may not be made waits for nothing.
+                self.check_new(name)
+            return self.new_channels.keep(name, reply, payload)
+        except StoreError as error:
+            _tell_failed(name, error)
+            raise
+
+    def _make_for_waiting(self, name: bytes) -> None:
+        try:
+            self.open_channel(name)
+        except StoreError as error:
+            for reply, payload in self.new_channels.take(name):
+                self.refuse_waiting(reply, payload, error.text.encode())
+
+    def give_up_waiting(self) -> None:
+        """Refuse the publishes whose channels are still to be made: there is no more time."""
+        for reply, payload in self.new_channels.take_all():
+            self.refuse_waiting(reply, payload, c.MANY_NEW_CHANNELS.encode())
 
     def check_new(self, name: bytes) -> None:
         """Raise ``StoreError`` with the text for the client if no such channel may be made."""
@@ -285,7 +321,9 @@ class Broker(BrokerBase):
         if b"\0" in name:
             raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
         limit = self.limits.max_channels
-        if limit and len(self.channels) + len(self.later) >= limit:
+        # Who waits already comes first.
+        waiting = 0 if name in self.new_channels else len(self.new_channels)
+        if limit and len(self.channels) + len(self.later) + waiting >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
         others = self._folded.get(_lower(name))
         if others:
@@ -411,6 +449,7 @@ class Broker(BrokerBase):
         if self.subscriptions.resending.recovering:
             self.subscriptions.resending.start_recovered()
             ran = True
+        ran |= self.new_channels.go_on()
         ran |= self.request_queue.go_on()
         return self.closing.go_on() or ran
 
@@ -446,12 +485,13 @@ class Broker(BrokerBase):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next turn has work left over by the last one: requests, subscriptions to
-        close or to resume.
+        """Whether the next turn has work left over by the last one: requests, channels to make,
+        subscriptions to close or to resume.
         """
         return bool(
             self.is_full
             or self.request_queue
+            or self.new_channels
             or self.closing
             or self.subscriptions.resending.recovering
         )
@@ -555,6 +595,10 @@ class Broker(BrokerBase):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
+
+
+def _tell_failed(name: bytes, error: StoreError) -> None:
+    log.error(f"Creating channel {quoted(name)} failed: {error.text}", backs_off="channel creation")
 
 
 def _lower(name: bytes) -> str:

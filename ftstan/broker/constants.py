@@ -102,6 +102,8 @@ LAME_DUCK = "stan: server is in lame duck mode, connect to another one"
 CLIENT_REPLACED = "client has been replaced or is no longer registered"
 CROWDED = "stan: too many requests"
 TOO_MANY_CHANNELS = "too many channels"
+#: Ours: to make all of them at once would keep everybody waiting.
+MANY_NEW_CHANNELS = "stan: too many new channels at one time"
 TOO_MANY_SUBS = "too many subscriptions per channel"
 NO_NUMBERS = "the channel takes nothing new: its files name {what} {number}, and nothing can follow"
 DURABLE_QUEUE_COLON = (

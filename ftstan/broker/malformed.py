@@ -67,8 +67,11 @@ class Malformed:
 
 def quoted(name: bytes) -> str:
     """A name in double quotes as the original prints it."""
+    text = name.decode("utf-8", "surrogateescape")
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     out = []
-    for ch in name.decode("utf-8", "surrogateescape"):
+    for ch in text:
         code = ord(ch)
         if ch in '"\\':
             out.append("\\" + ch)

@@ -40,6 +40,7 @@ cdef class Core(Delivery):
     cdef bint leave_out(self, const char* p, Py_ssize_t* start, Py_ssize_t end) except -1
     cdef int request(self, Frame* f) except -1
     cdef int publish(self, Frame* f) except -1
+    cdef int store_publish(self, Span reply, PubMsg* m, Channel channel) except -1
     cdef int publish_here(self, Frame* f) except -1
     cdef bint names_its_subject(self, Frame* f, PubMsg* m) except -1
     cdef bint is_for_servers(self, Span reply) except -1
@@ -54,6 +55,7 @@ cdef class Core(Delivery):
     cdef int acknowledge(self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends) except -1
     cdef int touch(self, Channel channel) except -1
     cdef refuse_unnamed(self, Frame* f, PubMsg* m, str reason)
+    cdef refuse_new(self, Span reply, PubMsg* m, bytes error)
     cdef refuse_invalid(self, Span reply, PubMsg* m, str reason)
     cdef refuse(self, Span reply, Span guid, bytes error)
     cdef fail_acks(self, dict failed)

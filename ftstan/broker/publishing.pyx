@@ -251,6 +251,12 @@ cdef class Core(Delivery):
         """
         raise FtstanError("Core is not a broker")
 
+    def waits_for_channel(self, name, reply, payload):
+        """Keep a publish to a channel that is not there, and that another batch will make; whether
+        it was kept. Raises ``StoreError`` with the text for the publisher.
+        """
+        raise FtstanError("Core is not a broker")
+
     def is_second_copy(self, sid, channel):
         """Whether a publish for one of several publish subjects came for an earlier one too."""
         raise FtstanError("Core is not a broker")
@@ -319,12 +325,9 @@ cdef class Core(Delivery):
         """Take a publish that was kept before anybody looked at it."""
         cdef Frame f
         f.sid = _PUBLISH
-        f.subject.p = PyBytes_AS_STRING(subject)
-        f.subject.n = <size_t>len(subject)
-        f.reply.p = PyBytes_AS_STRING(reply)
-        f.reply.n = <size_t>len(reply)
-        f.payload.p = PyBytes_AS_STRING(payload)
-        f.payload.n = <size_t>len(payload)
+        span_of(subject, &f.subject)
+        span_of(reply, &f.reply)
+        span_of(payload, &f.payload)
         self.publish(&f)
 
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1:
@@ -340,7 +343,6 @@ cdef class Core(Delivery):
         cdef PubMsg m
         cdef Channel channel
         cdef void* found
-        cdef int64_t ts
         cdef bint undecodable
         cdef size_t size
         self.in_msgs += 1
@@ -404,27 +406,56 @@ cdef class Core(Delivery):
             return 0
         if self.tracer is not None:
             self.tracer.received(as_bytes(m.client_id), as_bytes(m.subject), as_bytes(m.guid))
-        if found == NULL:
-            try:
-                channel = self.open_channel(as_bytes(m.subject))
-            except StoreError as error:
-                self.refuse(f.reply, m.guid, error.text.encode())
-                self.on_refused("publish to a new channel")
+        if found != NULL:
+            return self.store_publish(f.reply, &m, <Channel>found)
+        name = as_bytes(m.subject)
+        try:
+            if self.waits_for_channel(name, as_bytes(f.reply), as_bytes(f.payload)):
                 return 0
-        else:
-            channel = <Channel>found
+            channel = self.open_channel(name)
+        except StoreError as error:
+            self.refuse_new(f.reply, &m, error.text.encode())
+            return 0
+        return self.store_publish(f.reply, &m, channel)
+
+    def take_waiting(self, Channel channel not None, bytes reply not None, bytes payload not None):
+        """Take a publish that ``waits_for_channel`` has kept: it was looked at when it came, and
+        its client may have gone since.
+        """
+        cdef PubMsg m
+        cdef Span to
+        span_of(reply, &to)
+        read_pub_msg(PyBytes_AS_STRING(payload), <size_t>len(payload), &m)
+        self.store_publish(to, &m, channel)
+
+    def refuse_waiting(self, bytes reply not None, bytes payload not None, bytes error not None):
+        """Refuse a publish that ``waits_for_channel`` has kept."""
+        cdef PubMsg m
+        cdef Span to
+        span_of(reply, &to)
+        read_pub_msg(PyBytes_AS_STRING(payload), <size_t>len(payload), &m)
+        self.refuse_new(to, &m, error)
+
+    cdef refuse_new(self, Span reply, PubMsg* m, bytes error):
+        """Refuse a publish whose channel cannot be made."""
+        self.refuse(reply, m.guid, error)
+        self.on_refused("publish to a new channel")
+
+    cdef int store_publish(self, Span reply, PubMsg* m, Channel channel) except -1:
+        """Stage a publish of a client that may publish, unless its channel takes none."""
+        cdef int64_t ts
         if channel.refused is not None:
-            self.refuse(f.reply, m.guid, channel.refused)
+            self.refuse(reply, m.guid, channel.refused)
             self.on_refused("publish to a closed channel")
             return 0
-        if channel.mover is not None and (not channel.mover or self.sender(&m) != channel.mover):
+        if channel.mover is not None and (not channel.mover or self.sender(m) != channel.mover):
             # What was stored before the move must not be published again elsewhere.
-            if not (self.may_be_known(&m) and self.is_known(&m, channel, f.reply)):
-                self.refuse(f.reply, m.guid, HAS_MOVED)
+            if not (self.may_be_known(m) and self.is_known(m, channel, reply)):
+                self.refuse(reply, m.guid, HAS_MOVED)
                 self.on_refused("publish to a moved channel")
             return 0
         ts = self.wall if self.wall > channel.last_ts else channel.last_ts
-        if self.may_be_known(&m) and self.is_repeat(&m, channel, ts, f.reply):
+        if self.may_be_known(m) and self.is_repeat(m, channel, ts, reply):
             return 0
         if channel.staged is None:
             channel.staged = MsgBlock()
@@ -432,7 +463,7 @@ cdef class Core(Delivery):
         channel.staged.put(channel.applied + 1, m.subject, m.reply, m.data, ts)
         channel.applied += 1
         channel.last_ts = ts
-        self.acknowledge(f.reply, &m, channel, channel.position)
+        self.acknowledge(reply, m, channel, channel.position)
         return 0
 
     cdef bytes sender(self, PubMsg* m):
@@ -775,6 +806,12 @@ cdef bytes encode_length(Py_ssize_t n):
         n >>= 7
     out.append(n)
     return bytes(out)
+
+
+cdef inline void span_of(bytes data, Span* s) noexcept:
+    """It points into ``data``, which somebody must keep."""
+    s.p = PyBytes_AS_STRING(data)
+    s.n = <size_t>PyBytes_GET_SIZE(data)
 
 
 cdef inline bytes as_bytes(Span s):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Requests that one batch carries out.
 REQUESTS: Final = 16
+#: Channels that they may make in one batch: each may cost several syncs.
+CHANNELS: Final = 4
 #: Answers to heartbeats and probes that one batch takes.
 ANSWERS: Final = 64
 #: Bytes that may wait. Beyond that requests are refused until some are done: what comes behind them
@@ -36,20 +38,23 @@ _EACH: Final = 400
 
 
 class RequestQueue:
-    """What waits. ``handle`` carries one out, ``refuse`` one for which there is no room, by its
-    subscription and its reply subject.
+    """What waits. ``handle`` carries one out, ``refuse`` refuses one for which there is no room, by
+    its subscription and its reply subject. ``made``: how many channels have been made so far.
     """
 
     def __init__(
         self,
         handle: Callable[[int, bytes, bytes, bytes | None, bytes], None],
         refuse: Callable[[int, bytes], None],
+        made: Callable[[], int],
     ) -> None:
         self._handle = handle
         self._refuse = refuse
+        self._made = made
         self._requests: deque[_Request] = deque()
         self._answers: deque[_Request] = deque()
         self._requests_left = REQUESTS
+        self._channels_left = CHANNELS
         self._answers_left = ANSWERS
         self._bytes = 0
 
@@ -67,9 +72,8 @@ class RequestQueue:
                 return
             queue = self._answers
         else:
-            if self._requests_left and not self._requests:
-                self._requests_left -= 1
-                self._handle(sid, subject, reply, payload, headers)
+            if self._may_take and not self._requests:
+                self._carry_out((sid, subject, reply, payload, headers))
                 return
             queue = self._requests
         if self._bytes >= MOST_BYTES:
@@ -83,19 +87,31 @@ class RequestQueue:
 
         Returns whether any were.
         """
-        some = (
-            min(self._requests_left, len(self._requests)),
-            min(self._answers_left, len(self._answers)),
-        )
+        before = len(self)
         # Answers first: each can end the wait of a client, or of its id.
-        for queue, count in ((self._answers, some[1]), (self._requests, some[0])):
-            for _ in range(count):
-                request = queue.popleft()
-                self._bytes -= _size(*request[1:])
-                self._handle(*request)
+        for _ in range(min(self._answers_left, len(self._answers))):
+            self._handle(*self._next(self._answers))
+        while self._may_take and self._requests:
+            self._carry_out(self._next(self._requests))
         self._requests_left = REQUESTS
+        self._channels_left = CHANNELS
         self._answers_left = ANSWERS
-        return any(some)
+        return len(self) < before
+
+    @property
+    def _may_take(self) -> bool:
+        return self._requests_left > 0 and self._channels_left > 0
+
+    def _next(self, queue: deque[_Request]) -> _Request:
+        request = queue.popleft()
+        self._bytes -= _size(*request[1:])
+        return request
+
+    def _carry_out(self, request: _Request) -> None:
+        before = self._made()
+        self._handle(*request)
+        self._requests_left -= 1
+        self._channels_left -= self._made() - before
 
     def clear(self) -> None:
         """The link that they came on is lost, and with it whatever else was on it."""

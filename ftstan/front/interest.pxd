@@ -27,6 +27,8 @@ cdef struct Subscription:
     uint64_t sid_hash
     #: In the list of its bucket, of its sid's bucket, of its owner.
     Subscription* next
+    #: What points to it in the list of its bucket: very many may lie in one.
+    Subscription** pointer
     Subscription* next_sid
     Subscription* before
     Subscription* after
@@ -51,7 +53,8 @@ cdef class Interest:
     cdef Subscription** found
     cdef size_t found_count
     cdef size_t _found_size
-    #: How many subscriptions it has looked at, and how many of those found are of queue groups.
+    #: How many subscriptions the last ``match``, or ``remove_all``, has looked at, and how many of
+    #: those found are of queue groups.
     cdef size_t steps
     cdef size_t queued
     cdef uint64_t _seed

@@ -189,8 +189,12 @@ cdef class Interest:
         return self._spread(hash_of(sid, size, self._seed ^ <uintptr_t>owner))
 
     cdef void _put(self, Subscription* which) noexcept nogil:
-        which.next = self._buckets[which.hash & self._mask]
-        self._buckets[which.hash & self._mask] = which
+        cdef Subscription** bucket = &self._buckets[which.hash & self._mask]
+        which.next = bucket[0]
+        which.pointer = bucket
+        if which.next != NULL:
+            which.next.pointer = &which.next
+        bucket[0] = which
         which.next_sid = self._sids[which.sid_hash & self._mask]
         self._sids[which.sid_hash & self._mask] = which
 
@@ -236,12 +240,14 @@ cdef class Interest:
 
     cdef void remove(self, Subscription* which) noexcept nogil:
         """It is wanted no more, and freed."""
-        cdef Subscription** link = &self._buckets[which.hash & self._mask]
+        cdef Subscription** link = &self._sids[which.sid_hash & self._mask]
+        self.steps += 1
+        # Those of one beginning lie in one bucket, and as many there as somebody cares to make.
+        which.pointer[0] = which.next
+        if which.next != NULL:
+            which.next.pointer = which.pointer
         while link[0] != which:
-            link = &link[0].next
-        link[0] = which.next
-        link = &self._sids[which.sid_hash & self._mask]
-        while link[0] != which:
+            self.steps += 1
             link = &link[0].next_sid
         link[0] = which.next_sid
         if which.before != NULL:
@@ -256,6 +262,7 @@ cdef class Interest:
 
     cdef void remove_all(self, Owner* owner) noexcept nogil:
         """The owner has gone."""
+        self.steps = 0
         while owner.subscriptions != NULL:
             self.remove(owner.subscriptions)
 
@@ -373,6 +380,11 @@ cdef class Book:
     def leave(self, int owner) -> None:
         """All subscriptions of an owner end."""
         self._interest.remove_all(&self._owners[owner])
+
+    @property
+    def steps(self) -> int:
+        """How many subscriptions ``leave``, or ``who``, has looked at."""
+        return self._interest.steps
 
     def who(self, subject: bytes):
         """Owner and sid of each that wants the subject, sorted."""

@@ -324,6 +324,8 @@ class Serving:
                 if self.broker.later:
                     self._open_channels(_OPEN_BESIDE_S if worked else _OPEN_S)
                     worked = True
+                if self._leaving is not None and now >= self._leave_by:
+                    self.broker.give_up_waiting()
                 worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
                     self._commit_and_send()

@@ -151,7 +151,7 @@ def test_what_waits_is_lost_with_the_link(driver: Driver) -> None:
 
 def test_a_request_behind_others_of_its_kind_keeps_its_place() -> None:
     done: list[int] = []
-    made = RequestQueue(lambda sid, *_: done.append(sid), lambda *_: None)
+    made = RequestQueue(lambda sid, *_: done.append(sid), lambda *_: None, lambda: 0)
     for sid in range(20, 20 + 2 * REQUESTS):
         made.take(sid, b"", b"", b"", b"")
     assert done == list(range(20, 20 + REQUESTS))

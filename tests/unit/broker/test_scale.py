@@ -205,6 +205,8 @@ def test_a_batch_writes_to_so_many_channels_and_leaves_the_rest_for_the_next(
 ) -> None:
     made = driver()
     for i in range(channels):
+        made.publish(b"first", channel=b"c.%d" % i)
+    for i in range(channels):
         made.offer(b"x", channel=b"c.%d" % i)
     commits = 0
     store_commit = made.store.commit
@@ -217,5 +219,5 @@ def test_a_batch_writes_to_so_many_channels_and_leaves_the_rest_for_the_next(
     made.store.commit = commit  # type: ignore[method-assign]
     made.run()
     assert commits == batches
-    assert made.broker.counts()["total_msgs"] == channels
+    assert made.broker.counts()["total_msgs"] == 2 * channels
     assert not made.broker.is_full

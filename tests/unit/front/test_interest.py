@@ -119,3 +119,19 @@ def test_the_tables_grow_and_shrink_with_thousands() -> None:
     for owner in range(OWNERS):
         book.leave(owner)
     assert book.who(b"t.1.y") == []
+
+
+def test_what_an_owner_had_is_forgotten_without_a_look_at_each_other_one() -> None:
+    # Without a word in front of the wildcard all of them lie in one place, in whatever order the
+    # tables have left them there.
+    book = Book()
+    count = 5000
+    for i in range(count):
+        assert book.subscribe(0, b"*.*.%d.*" % (i % 7), b"%d" % i, b"q%d" % i)
+        assert book.subscribe(1, b"same", b"%d" % i)
+        assert book.subscribe(2, b"same", b"%d" % i)
+    for owner in (0, 1):
+        book.leave(owner)
+        assert book.steps < 4 * count
+    assert book.who(b"a.b.3.c") == []
+    assert len(book.who(b"same")) == count

@@ -73,9 +73,13 @@ def test_requests_that_wait_do_not_keep_a_successor_waiting() -> None:
     node.link_events.append((_PONG, b""))
     server.turn(readable=True)
     assert not left.done()
+    assert "give_up_waiting" not in node.done
+    node.done.clear()
     node.clock.advance(0.25)
     server.turn(readable=True)
     assert left.done()
+    # Publishes whose channels are still to be made are refused with the last of the answers.
+    assert node.done[:4] == ["apply", "give_up_waiting", "timers", "stage"]
 
 
 def test_readers_with_a_long_way_to_go_do_not_keep_a_successor_waiting() -> None:
