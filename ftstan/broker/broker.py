@@ -75,6 +75,9 @@ class Broker(BrokerBase):
         self.closing = Closing(self)
         self.new_channels = NewChannels(self._make_for_waiting)
         self._channels_made = 0
+        #: Of publishes in this batch to channels that may not be made: the last one's channel, why,
+        #: and how many.
+        self._not_made: tuple[bytes, str, int] | None = None
         self.request_queue = RequestQueue(
             self._carry_out, self._refuse_crowd, lambda: self._channels_made
         )
@@ -279,28 +282,40 @@ class Broker(BrokerBase):
         try:
             channel = self._create_channel(name)
         except StoreError as error:
-            _tell_failed(name, error)
+            _tell_failed(name, error.text)
             raise
         self._channels_made += 1
         self.inactivity.check(channel)
         log.info(f"Channel {quoted(name)} has been created", channel=name)
         return channel
 
-    def waits_for_channel(self, name: bytes, reply: bytes, payload: bytes) -> bool:
+    def wait_for_channel(self, name: bytes, reply: bytes, payload: bytes) -> bytes | None:
         """Keep a publish to a channel that is not there, and that another batch will make.
 
-        Returns whether it was kept. Raises ``StoreError`` with the text for the publisher.
+        Returns nothing if it was kept, the text for the publisher if it is refused, ``None`` if the
+        channel may be made now.
         """
         if name in self.later:
-            return False
-        try:
-            if name not in self.new_channels:
-                # One that may not be made waits for nothing.
-                self.check_new(name)
-            return self.new_channels.keep(name, reply, payload)
-        except StoreError as error:
-            _tell_failed(name, error)
-            raise
+            return None
+        text = ""
+        if name not in self.new_channels:
+            text = self._refusal_of_new(name)
+            if not text and self.new_channels.may_make():
+                return None
+        if not text:
+            if self.new_channels.keep(name, reply, payload):
+                return b""
+            text = c.MANY_NEW_CHANNELS
+        # A flood of them is told in one line a batch: it must be cheap.
+        if self._not_made and self._not_made[1] != text:
+            self._tell_not_made()
+        self._not_made = (name, text, self._not_made[2] + 1 if self._not_made else 1)
+        return text.encode()
+
+    def _tell_not_made(self) -> None:
+        if self._not_made:
+            _tell_failed(*self._not_made)
+            self._not_made = None
 
     def _make_for_waiting(self, name: bytes) -> None:
         try:
@@ -316,18 +331,23 @@ class Broker(BrokerBase):
 
     def check_new(self, name: bytes) -> None:
         """Raise ``StoreError`` with the text for the client if no such channel may be made."""
+        if text := self._refusal_of_new(name):
+            raise StoreError(text)
+
+    def _refusal_of_new(self, name: bytes) -> str:
         if name in self.elsewhere:
-            raise StoreError(HAS_MOVED.decode())
+            return HAS_MOVED.decode()
         if b"\0" in name:
-            raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
+            return c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace"))
         limit = self.limits.max_channels
         # Who waits already comes first.
         waiting = 0 if name in self.new_channels else len(self.new_channels)
         if limit and len(self.channels) + len(self.later) + waiting >= limit:
-            raise StoreError(c.TOO_MANY_CHANNELS)
+            return c.TOO_MANY_CHANNELS
         others = self._folded.get(_lower(name))
         if others:
-            raise StoreError(c.CASE_CLASH.format(new=quoted(name), old=quoted(others[0])))
+            return c.CASE_CLASH.format(new=quoted(name), old=quoted(others[0]))
+        return ""
 
     def _create_channel(self, name: bytes) -> Channel:
         self.check_new(name)
@@ -449,6 +469,7 @@ class Broker(BrokerBase):
         if self.subscriptions.resending.recovering:
             self.subscriptions.resending.start_recovered()
             ran = True
+        self._tell_not_made()
         ran |= self.new_channels.go_on()
         ran |= self.request_queue.go_on()
         return self.closing.go_on() or ran
@@ -597,8 +618,10 @@ class Broker(BrokerBase):
         }
 
 
-def _tell_failed(name: bytes, error: StoreError) -> None:
-    log.error(f"Creating channel {quoted(name)} failed: {error.text}", backs_off="channel creation")
+def _tell_failed(name: bytes, why: str, times: int = 1) -> None:
+    log.error(
+        f"Creating channel {quoted(name)} failed: {why}", backs_off="channel creation", times=times
+    )
 
 
 def _lower(name: bytes) -> str:

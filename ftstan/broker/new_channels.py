@@ -14,9 +14,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ftstan.base.errors import StoreError
-from ftstan.broker.constants import MANY_NEW_CHANNELS
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,17 +45,18 @@ class NewChannels:
     def __contains__(self, name: bytes) -> bool:
         return name in self._waiting
 
-    def keep(self, name: bytes, reply: bytes, payload: bytes) -> bool:
-        """Keep a publish for a channel that is not there; false: the channel may be made now.
-
-        Raises ``StoreError`` with the text for the publisher if too much waits.
-        """
-        if self._left and not self._waiting:
-            self._left -= 1
+    def may_make(self) -> bool:
+        """Whether a channel may be made now, for which nothing waits; it counts as made."""
+        if not self._left or self._waiting:
             return False
+        self._left -= 1
+        return True
+
+    def keep(self, name: bytes, reply: bytes, payload: bytes) -> bool:
+        """Keep a publish for a channel that is not there; false: too much waits."""
         size = _size(reply, payload)
         if self._bytes + size > MOST_BYTES:
-            raise StoreError(MANY_NEW_CHANNELS)
+            return False
         self._waiting.setdefault(name, []).append((reply, payload))
         self._bytes += size
         return True

@@ -251,9 +251,11 @@ cdef class Core(Delivery):
         """
         raise FtstanError("Core is not a broker")
 
-    def waits_for_channel(self, name, reply, payload):
-        """Keep a publish to a channel that is not there, and that another batch will make; whether
-        it was kept. Raises ``StoreError`` with the text for the publisher.
+    def wait_for_channel(self, name, reply, payload):
+        """Keep a publish to a channel that is not there, and that another batch will make.
+
+        Returns nothing if it was kept, the text for the publisher if it is refused, ``None`` if the
+        channel may be made now.
         """
         raise FtstanError("Core is not a broker")
 
@@ -409,9 +411,12 @@ cdef class Core(Delivery):
         if found != NULL:
             return self.store_publish(f.reply, &m, <Channel>found)
         name = as_bytes(m.subject)
+        refusal = self.wait_for_channel(name, as_bytes(f.reply), as_bytes(f.payload))
+        if refusal is not None:
+            if refusal:
+                self.refuse_new(f.reply, &m, refusal)
+            return 0
         try:
-            if self.waits_for_channel(name, as_bytes(f.reply), as_bytes(f.payload)):
-                return 0
             channel = self.open_channel(name)
         except StoreError as error:
             self.refuse_new(f.reply, &m, error.text.encode())
@@ -419,7 +424,7 @@ cdef class Core(Delivery):
         return self.store_publish(f.reply, &m, channel)
 
     def take_waiting(self, Channel channel not None, bytes reply not None, bytes payload not None):
-        """Take a publish that ``waits_for_channel`` has kept: it was looked at when it came, and
+        """Take a publish that ``wait_for_channel`` has kept: it was looked at when it came, and
         its client may have gone since.
         """
         cdef PubMsg m
@@ -429,7 +434,7 @@ cdef class Core(Delivery):
         self.store_publish(to, &m, channel)
 
     def refuse_waiting(self, bytes reply not None, bytes payload not None, bytes error not None):
-        """Refuse a publish that ``waits_for_channel`` has kept."""
+        """Refuse a publish that ``wait_for_channel`` has kept."""
         cdef PubMsg m
         cdef Span to
         span_of(reply, &to)

@@ -19,6 +19,7 @@ DISCOVER_PREFIX = "_STAN.discover"
 #: room for a reply subject and the size.
 MAX_SUBJECT = 4000
 
+_CHANNEL = re.compile(rb"[^./*>]+(?:\.[^./*>]+)*")
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
 #: Where servers listen, ours and those of NATS (``$SYS``, ``$JS``); clients choose inboxes below
 #: ``_STAN.acks.`` only. A NATS gateway puts ``_GR_`` (``$GR`` before 2.2) and two tokens (one)
@@ -91,13 +92,13 @@ def valid_channel(name: bytes, *, literal: bool = True) -> bool:
     a token; pattern: only as whole tokens, ``>`` only as the last. Any other byte is legal and
     there is no limit of length (``docs/compat/protocol.md``, "Channel names").
     """
+    if literal:
+        return _CHANNEL.fullmatch(name) is not None
     if b"/" in name:
         return False
     tokens = name.split(b".")
     if b"" in tokens:
         return False
-    if literal:
-        return b"*" not in name and b">" not in name
     for token in tokens[:-1]:
         if b">" in token:
             return False

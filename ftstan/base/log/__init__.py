@@ -91,9 +91,13 @@ class Logger:
         """
         self._write(WARNING, text, fields, backs_off)
 
-    def error(self, text: str, *, backs_off: bool | str = False, **fields: object) -> None:
-        """Write an ``[ERR]`` line; ``backs_off`` as in ``warning``."""
-        self._write(ERROR, text, fields, backs_off)
+    def error(
+        self, text: str, *, backs_off: bool | str = False, times: int = 1, **fields: object
+    ) -> None:
+        """Write an ``[ERR]`` line; ``backs_off`` as in ``warning``, which counts this one for
+        ``times``.
+        """
+        self._write(ERROR, text, fields, backs_off, times)
 
     def fatal(self, text: str, **fields: object) -> None:
         """Write an ``[FTL]`` line; ending the process is the caller's business."""
@@ -110,7 +114,12 @@ class Logger:
             self._write(TRACE, text, fields)
 
     def _write(
-        self, level: Level, text: str, fields: Mapping[str, object], backs_off: bool | str = False
+        self,
+        level: Level,
+        text: str,
+        fields: Mapping[str, object],
+        backs_off: bool | str = False,
+        times: int = 1,
     ) -> None:
         """Write a line; warnings and errors that somebody else causes come at a falling rate."""
         now = _outlet.layout.clock.mono()
@@ -127,8 +136,8 @@ class Logger:
         if level in (WARNING, ERROR) and (backs_off or self._foreign):
             if isinstance(backs_off, str):
                 with _outlet.counting:
-                    _outlet.limited[backs_off] += 1
-            left_out = _outlet.repeats.ask(key, text, now)
+                    _outlet.limited[backs_off] += times
+            left_out = _outlet.repeats.ask(key, text, now, times)
             if left_out is None:
                 return
             text += _more(left_out) if left_out else ""

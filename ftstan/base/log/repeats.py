@@ -24,9 +24,9 @@ class Repeats:
         self._limits: OrderedDict[Key, RateLimit] = OrderedDict()
         self._left_out: dict[Key, tuple[int, str]] = {}
 
-    def ask(self, key: Key, text: str, now: float) -> int | None:
-        """Whether a line may be written: how many like it were left out since the last one,
-        ``None`` if it may not.
+    def ask(self, key: Key, text: str, now: float, times: int = 1) -> int | None:
+        """Whether a line, which stands for ``times``, may be written: how many like it were left
+        out since the last one, ``None`` if it may not.
         """
         limit = self._limits.get(key)
         if limit is None:
@@ -35,9 +35,9 @@ class Repeats:
                 self._left_out.pop(self._limits.popitem(last=False)[0], None)
         self._limits.move_to_end(key)
         if not limit.allow(now):
-            self._left_out[key] = (self._left_out.get(key, (0, ""))[0] + 1, text)
+            self._left_out[key] = (self._left_out.get(key, (0, ""))[0] + times, text)
             return None
-        return self._left_out.pop(key, (0, ""))[0]
+        return self._left_out.pop(key, (0, ""))[0] + times - 1
 
     def owed(self, now: float, besides: Key) -> list[tuple[Key, str, int]]:
         """Keys of which some were left out, and whose time has come again, the last text, and how

@@ -234,3 +234,21 @@ def test_lines_of_one_kind_are_limited_together_and_counted(path: Path) -> None:
         ),
         "STREAM: next",
     ]
+
+
+def test_a_line_that_stands_for_many_is_counted_for_as_many(path: Path) -> None:
+    clock = ManualClock()
+    log.configure(file=str(path), logtime=False, clock=clock)
+    before = log.limited().get("flood", 0)
+    for n in range(3):
+        log.stream.error(f"refused: {n}", backs_off="flood", times=10)
+    clock.advance(1.5)
+    log.stream.info("next")
+    log.flush(5)
+    texts = [line.rpartition("STREAM: ")[2] for line in path.read_text().splitlines()]
+    assert texts == [
+        "refused: 0 (9 more like this were left out)",
+        "refused: 2 (20 more like this were left out)",
+        "next",
+    ]
+    assert log.limited()["flood"] == before + 30

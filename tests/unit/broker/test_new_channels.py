@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base import log
 from ftstan.base.errors import StoreError
 from ftstan.broker import new_channels, request_queue
 from ftstan.broker.broker import BrokerOptions
@@ -131,6 +132,26 @@ def test_the_limit_counts_channels_that_are_still_to_be_made() -> None:
     assert len(driver.broker.channels) == limit
     assert stored(driver, name(limit - 1)) == 2
     assert driver.broker.malformed.refused == {"publish to a new channel": MANY - limit}
+
+
+def test_a_flood_of_refusals_asks_for_one_line_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(options=BrokerOptions(max_channels=1))
+    driver.connect()
+    driver.publish(b"first")
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        log.stream, "error", lambda text, *, times, backs_off: asked.append((text, times))
+    )
+    for count in (MANY, 2):
+        guids = storm(driver, count)
+        before = len(driver.out)
+        driver.turn()
+        refused = [PubAck(guid, b"too many channels") for guid in guids]
+        assert pub_acks(driver.out[before:]) == refused
+    assert asked == [
+        (f'Creating channel "new.{count - 1}" failed: too many channels', count)
+        for count in (MANY, 2)
+    ]
 
 
 def test_what_waits_has_a_bound_and_what_comes_beyond_it_is_refused(
