@@ -80,11 +80,6 @@ def _lacking(channel: FileChannel) -> int:
     return channel.last - channel.first + 1 - channel.count if channel.count else 0
 
 
-def _is_bare(seen: Seen | None) -> bool:
-    """Whether a ``subs.dat`` held no subscription, as far as anybody has looked."""
-    return seen is None or seen.size <= records.VERSION_SIZE
-
-
 class FileStore:
     """A datastore directory that is byte-compatible with the original's FILE store.
 
@@ -157,8 +152,8 @@ class FileStore:
         self._ends = Ends(self._register.fresh)
         self._most_at_once = most_at_once
         self._later: dict[bytes, Seen | None] = {}
-        """Names of directories that have not been read, those with subscriptions first, and how far
-        each ``subs.dat`` had come.
+        """Names of directories that have not been read, in their order, and how far each
+        ``subs.dat`` had come.
         """
         self._learnt: dict[bytes, StoredAt] = {}
         """What former owners have put into ``dedup.bin`` since the start, and nobody was told."""
@@ -232,8 +227,6 @@ class FileStore:
                     if env.stopping.is_set():
                         raise StoppedError("the recovery was ended, because the server stops")
                     self._later[name] = seen
-                # An ack that comes before its channel is open is lost.
-                self._later = dict(sorted(self._later.items(), key=lambda row: _is_bare(row[1])))
             return
         channels = [FileChannel(env, name, self._limits.of(name), self._register) for name in names]
         logs = [channel.log for channel in channels]

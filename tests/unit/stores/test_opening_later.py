@@ -144,18 +144,6 @@ def test_the_channels_that_nobody_asks_for_are_opened_one_after_the_other() -> N
     assert not driver.broker.later
 
 
-def test_channels_with_subscriptions_are_opened_first() -> None:
-    server = Server()
-    driver = server.start()
-    driver.connect()
-    for name in NAMES:
-        driver.publish(b"1", channel=name)
-    for name in (b"d", b"b"):
-        driver.subscribe(channel=name, inbox=b"in." + name)
-    server.kill(driver)
-    assert server.store().recover().later == [b"b", b"d", b"a", b"c"]
-
-
 def test_a_client_that_closes_leaves_no_subscription_in_a_channel_that_waits() -> None:
     server = Server()
     driver = server.filled()
