@@ -175,8 +175,17 @@ def test_a_node_whose_disk_was_emptied_is_filled_from_the_log(stage: Stage) -> N
 
 def stream_leader(cluster: Cluster, node: str) -> str:
     """The NATS server that leads the stream, by its name."""
-    found = api(cluster, node).api(f"STREAM.INFO.{stream_name(CLUSTER)}", {}, 5.0)
-    return str(found["cluster"]["leader"])
+    js = api(cluster, node)
+    leaders: list[str] = []
+
+    def has_leader() -> bool:
+        # None is named while one is elected.
+        found = js.api(f"STREAM.INFO.{stream_name(CLUSTER)}", {}, 5.0)
+        leaders.append(found["cluster"].get("leader", ""))
+        return bool(leaders[-1])
+
+    until(has_leader, "a leader of the stream")
+    return leaders[-1]
 
 
 def is_level(cluster: Cluster, node: str) -> bool:
