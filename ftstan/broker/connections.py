@@ -213,9 +213,8 @@ class Connections:
             return False
         if client.heard:
             return True
-        if not client.asked:
+        if not client.asked and (token := self._ask(client.info.hb_inbox)):
             client.asked = True
-            token = self._ask(client.info.hb_inbox)
             self._questions[token] = client
 
             def late() -> None:
