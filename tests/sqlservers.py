@@ -142,7 +142,7 @@ def _state(path: Path) -> Iterator[dict[str, Any]]:
         file.write(json.dumps(said))
 
 
-def _run(what: str, servers: SqlServers) -> None:
+def _run(what: str, servers: SqlServers, *drivers: str) -> None:
     environment = {
         **os.environ,
         "PG_PORT": str(servers.pg),
@@ -152,7 +152,7 @@ def _run(what: str, servers: SqlServers) -> None:
     # A file, not a pipe: the servers keep it open.
     with (servers.place / "stderr").open("w+", encoding="utf-8") as errors:
         done = subprocess.run(
-            [str(_SCRIPT), what, str(servers.place)],
+            [str(_SCRIPT), what, str(servers.place), *drivers],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -164,6 +164,20 @@ def _run(what: str, servers: SqlServers) -> None:
         said = errors.read().strip()
     if done.returncode:
         pytest.fail(f"{said}; run: tools/system_packages.sh", pytrace=False)
+
+
+@contextmanager
+def own_servers(driver: str) -> Iterator[SqlServers]:
+    """One server for one test."""
+    place = Path(tempfile.mkdtemp(prefix="ftsql-", dir="/tmp"))
+    place.chmod(0o755)
+    servers = SqlServers(place, _free_port(), _free_port())
+    try:
+        _run("start", servers, driver)
+        yield servers
+    finally:
+        _run("kill", servers)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

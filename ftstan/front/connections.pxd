@@ -6,8 +6,13 @@ from ftstan.front.connection cimport Connection, Hold
 from ftstan.front.tls cimport front_tls
 
 cdef enum:
-    #: Bytes that may wait for the core until clients are read no further; below a half they are.
+    #: Bytes that may wait for the core until no client is read any further, whatever the core says
+    #: that it gets through in time.
     CORE_MOST = 4 << 20
+    #: Bytes of each client that may wait there in any case, at least: others' must not keep it
+    #: waiting; and what part of the whole.
+    CORE_SHARE = 16 << 10
+    CORE_SHARES = 8
     #: Bytes read at once.
     READ = 256 << 10
     #: Until a NATS server that was not there is tried again, and one that is accepting no more
@@ -39,12 +44,19 @@ cdef class Connections:
     cdef bint _is_accepting
     cdef int64_t _accept_at
     cdef Connection* _core
+    #: Bytes that may wait for it until clients that have their share there are read no further,
+    #: which they are when half of it is left: each its share in its turn while others wait.
+    cdef size_t _core_room
+    #: How often it was below a half.
+    cdef uint64_t _drained
     cdef Connection* _all
     cdef Connection* _dirty
     cdef Connection* _dead
     #: How many connections are held, and whether it is time to look at them.
     cdef size_t _held
     cdef bint _may_resume
+    #: How many of them wait for room at the core.
+    cdef size_t _held_for_room
     #: Connections that have no server yet, or that end.
     cdef size_t _timed
     #: What TLS needs; its context is NULL where clients speak plainly.

@@ -10,7 +10,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from ftstan.front.connection cimport FREE, Connection, Hold
+from ftstan.front.connection cimport CORE_ROOM, FREE, Connection, Hold
 from ftstan.front.kernel cimport (
     EPOLLIN,
     EPOLLOUT,
@@ -57,6 +57,7 @@ cdef class Connections:
         self._commands = commands
         self._words = words
         self._max_pending = max_pending
+        self._core_room = CORE_MOST
         front_watch(self._poll, EPOLL_CTL_ADD, commands, EPOLLIN, COMMANDS)
 
     def __dealloc__(self):
@@ -300,6 +301,8 @@ cdef class Connections:
             self._held += 1
         elif c.hold != FREE and hold == FREE:
             self._held -= 1
+        self._held_for_room += hold == CORE_ROOM
+        self._held_for_room -= c.hold == CORE_ROOM
         c.hold = hold
 
     cdef void _touch(self, Connection* c) noexcept nogil:

@@ -106,6 +106,13 @@ cdef extern from *:
         return fd;
     }
 
+    /* The kernel keeps about so many bytes between two ends of a socket pair. */
+    static inline void front_hold(int fd, int bytes)
+    {
+        int half = bytes / 2; /* the kernel takes twice that */
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
+    }
+
     static inline int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data)
     {
         struct epoll_event event;
@@ -164,6 +171,7 @@ cdef extern from *:
     void front_acknowledge(int fd) nogil
     int front_accept(int listening) nogil
     int front_connect(int port) nogil
+    void front_hold(int fd, int bytes) nogil
     int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data) nogil
     int64_t front_ms() nogil
     const char* front_find(const char* data, size_t size, const char* text) nogil

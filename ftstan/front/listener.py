@@ -20,7 +20,8 @@ from ftstan.front.switch import Switch
 
 _BACKLOG: Final = 4096
 _COMMAND: Final = struct.Struct("@ciiq")
-#: Bytes in either direction between the core and the listener's thread, if the machine allows it.
+#: Bytes from the core to the listener's thread, if the machine allows it; in the other direction
+#: ``make_room`` decides.
 _CORE_BYTES: Final = 4 << 20
 #: Where the NATS server behind it listens.
 LOOPBACK: Final = "127.0.0.1"
@@ -104,8 +105,7 @@ class Front:
         """
         ours, theirs = socket.socketpair()
         with contextlib.suppress(OSError):
-            for end in (ours, theirs):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CORE_BYTES)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CORE_BYTES)
         theirs.setblocking(False)
         server.setblocking(False)
         self._order(b"C", theirs.detach(), server.detach())
@@ -197,6 +197,12 @@ class Front:
         itself.
         """
         self._order(b"M", size or _DEFAULT_LINE)
+
+    def make_room(self, size: int) -> None:
+        """How many bytes may wait for the core, and as many in the kernel's buffer, until clients
+        are read no further; a client that has little there is read on.
+        """
+        self._order(b"R", size)
 
     def status(self) -> FrontStatus:
         """Its numbers as of now."""

@@ -333,7 +333,8 @@ cdef class Loop(Handshakes):
             if not self._send_client(c):
                 self._client_left(c)
                 return
-            if c.is_core and waiting(&c.said) <= CORE_MOST // 2:
+            if c.is_core and waiting(&c.said) <= self._core_room // 2:
+                self._drained += 1
                 self._may_resume = True
         if c.is_up_gone and waiting(&c.said) == 0:
             self._end(c)

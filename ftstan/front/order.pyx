@@ -25,7 +25,6 @@ from ftstan.front.connection cimport (
     VERDICT,
     Connection,
 )
-from ftstan.front.connections cimport CORE_MOST
 from ftstan.front.loop cimport Loop
 from ftstan.front.queue cimport first, put, take, waiting
 
@@ -173,7 +172,7 @@ cdef class Order(Loop):
         if c.hold == CORE_ROOM:
             if not self._is_on or self.is_forbidden:
                 return True
-            return waiting(&self._core.said) <= CORE_MOST // 2
+            return waiting(&self._core.said) <= self._core_room // 2
         if c.hold == CORE_FENCE:
             return c.ticket <= self._tickets_done
         return not c.is_asking

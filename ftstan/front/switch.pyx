@@ -21,10 +21,10 @@ from ftstan.front.connection cimport (
     VERDICT,
     Connection,
 )
-from ftstan.front.connections cimport CORE_MOST, Command
+from ftstan.front.connections cimport CORE_MOST, CORE_SHARE, CORE_SHARES, Command
 from ftstan.front.delivery cimport Delivery
 from ftstan.front.interest cimport Subscription, is_subject
-from ftstan.front.kernel cimport front_find
+from ftstan.front.kernel cimport front_find, front_hold
 from ftstan.front.lines cimport (
     CONNECT,
     HEADED,
@@ -81,6 +81,10 @@ cdef class Switch(Delivery):
             self._may_resume = True
         elif command.what == c'M':
             self._max_line = command.number
+        elif command.what == c'R':
+            self._core_room = command.number
+            if self._core != NULL:
+                front_hold(self._core.fd, command.number)
 
     cdef void _attach(self, int fd, int up) noexcept nogil:
         """The core has connected: ``fd`` is our end of its socket pair, ``up`` its connection to
@@ -94,6 +98,7 @@ cdef class Switch(Delivery):
             return
         c.is_core = True
         self._core = c
+        front_hold(fd, self._core_room)
         # Whoever waited for the former waits for nothing.
         self._tickets_asked = self._tickets_done = self._tickets
         self._core_asked = self._core_read = self._core_passed
@@ -332,9 +337,10 @@ cdef class Switch(Delivery):
         if self._is_doubtful:
             self._set_hold(c, VERDICT)
             return -1
-        if waiting(&core.said) > CORE_MOST:
+        if not self._has_room(c):
             self._set_hold(c, CORE_ROOM)
             return -1
+        c.given += line.size + line.number
         if c.remembered_for != NULL:
             self._give(c.remembered_for, line, payload, line.number + 2)
             return 1
@@ -343,6 +349,18 @@ cdef class Switch(Delivery):
         for i in range(self._core_interest.found_count):
             self._give(self._core_interest.found[i], line, payload, line.number + 2)
         return 1
+
+    cdef bint _has_room(self, Connection* c) noexcept nogil:
+        """Whether the core may be given more of a client's."""
+        cdef size_t held = waiting(&self._core.said)
+        if held > CORE_MOST:
+            return False
+        if c.drained != self._drained:
+            c.drained = self._drained
+            c.given = 0
+        if c.given < max(self._core_room // CORE_SHARES, CORE_SHARE):
+            return True
+        return held <= self._core_room and self._held_for_room == 0
 
     cdef void _publish_headed(self, Connection* c, Line* line) noexcept nogil:
         """A message with headers goes through the NATS server, and with it what follows."""

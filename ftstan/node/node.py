@@ -535,7 +535,12 @@ class Node(Context):
             suspicion_s=suspicion,
             answer_within_s=PATIENT_S if is_alone and self.child else ANSWER_WITHIN_S,
         )
-        serving.use(options.io_buffer_size, self.plane.awake, collects=self.host.owns_process)
+        serving.use(
+            options.io_buffer_size,
+            self.plane.awake,
+            self.front.make_room if self.front is not None else None,
+            collects=self.host.owns_process,
+        )
         if is_alone and self.partitioning.partition is None:
             self._refuse_duplicates(subjects.discovery)
         broker.tell_subjects()

@@ -25,11 +25,12 @@ from ftstan.config.validation import check_limits
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
 from ftstan.nats.sendwindow import SendWindow
+from ftstan.node.arrivals import ArrivalRoom
 from ftstan.node.handover_buffer import count_publishes
 from ftstan.stores.interface import is_client_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ftstan.base.clock import Clock
     from ftstan.broker.broker import Broker
@@ -47,6 +48,10 @@ _ERR = 7
 
 _READ_AHEAD: Final = 4 << 20
 BUFFER_SIZE: Final = 1 << 20
+#: Bytes that are applied between two looks at the time, and seconds of a batch that go to that:
+#: what is answered with it must not wait for all that has come.
+_PIECE: Final = 32 << 10
+_APPLY_S: Final = 0.005
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
@@ -151,17 +156,30 @@ class Serving:
         self._full = RateLimit()
         self._awake: Awake | None = None
         self._collecting: Collecting | None = None
+        self._is_behind = False
+        """Whether more was read than the last batch had time for."""
+        self._room: ArrivalRoom | None = None
 
-    def use(self, buffer_size: int, awake: Awake | None, *, collects: bool) -> None:
+    def use(
+        self,
+        buffer_size: int,
+        awake: Awake | None,
+        room: Callable[[int], None] | None,
+        *,
+        collects: bool,
+    ) -> None:
         """Before the link is opened: bytes of the buffer for what is read, at first.
 
-        Who is told of publishes.
+        Who is told of publishes, and who of the bytes that may wait for this link.
 
         The buffer grows when more has come, up to a bound. ``collects``: the collector of this
         process is ours.
         """
         self._buffer = bytearray(buffer_size)
         self._awake = awake
+        if room is not None:
+            self._room = ArrivalRoom(room)
+            room(self._room.room)
         if collects:
             self._collecting = Collecting()
             self._collecting.begin(self._clock.mono())
@@ -283,7 +301,7 @@ class Serving:
         due = min(self._next_tick, self._catch_up_at) - now
         if self._is_gone:
             return max(due, 0.0)
-        if self.link.connected and (broker.goes_on or broker.later):
+        if self.link.connected and (self._is_behind or broker.goes_on or broker.later):
             return 0.0
         if self.link.connected and self._is_paced:
             # Whatever else is due at once is a delivery.
@@ -409,7 +427,7 @@ class Serving:
         # than storage.
         got = 0
         has_all = False
-        if self.broker.is_full:
+        if self.broker.is_full or self._is_behind:
             got = _READ_AHEAD
             # Nobody listens meanwhile: that is no silence.
             self._pulse.heard(now)
@@ -429,9 +447,7 @@ class Serving:
                 break
         broker = self.broker
         before = self._start
-        self._start = broker.feed(
-            self._buffer, self._start, self._end, self._clock.wall_ns(), self._now()
-        )
+        self._apply()
         applied = self._start - before
         if broker.touched and self._awake is not None:
             self._awake.begin(applied, self.link.fileno())
@@ -439,9 +455,31 @@ class Serving:
             self._start = self._end = 0
         if broker.link_events:
             self._on_link_events()
-        if has_all and not broker.is_full:
+        if has_all and not (broker.is_full or self._is_behind):
             self._send_window.looked(now)
         return applied > 0
+
+    def _apply(self) -> None:
+        """Apply what was read, as far as a batch has time."""
+        broker = self.broker
+        began = now = self._clock.mono()
+        first = self._start
+        piece = _PIECE
+        self._is_behind = False
+        while True:
+            before = self._start
+            end = min(before + piece, self._end)
+            self._start = broker.feed(self._buffer, before, end, self._clock.wall_ns(), self._now())
+            now = self._clock.mono()
+            if end == self._end or broker.is_full:
+                break
+            if now - began >= _APPLY_S:
+                self._is_behind = True
+                break
+            # What is longer than a piece is applied as a whole.
+            piece = _PIECE if self._start > before else 2 * piece
+        if self._room is not None:
+            self._room.applied(self._start - first, now - began)
 
     def _make_room(self) -> None:
         """Move what is incomplete to the front, or grow: a frame must fit as a whole."""

@@ -85,6 +85,60 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
     assert [m.payload[:-50_000] for m in core.messages] == [b"%d" % n for n in range(count)]
 
 
+def test_who_has_little_waiting_does_not_wait_behind_who_has_much(through: Place) -> None:
+    through.front.make_room(64 << 10)
+    core = through.core(CORE)
+    flood, other = through.client(), through.client()
+    count = 10_000
+
+    def publish() -> None:
+        for n in range(0, count, 10):
+            flood.send(
+                b"".join(pub(b"core.flood", b"%d" % m + _BLOCK[:1000]) for m in range(n, n + 10))
+            )
+
+    said = threading.Thread(target=publish)
+    said.start()
+    until(lambda: through.front.status().direct_in > 100, "something waits")
+    time.sleep(0.3)
+    assert said.is_alive()
+    for n in range(10):
+        other.send(pub(b"core.other", b"%d" % n))
+        other.settle()
+    core.wait_for(count + 10)
+    said.join()
+    places = [n for n, m in enumerate(core.messages) if m.subject == b"core.other"]
+    # 10 MB are offered. Those before it waited at three places of this size.
+    assert places[-1] < 500
+    heard = [m.payload for m in core.messages if m.subject == b"core.flood"]
+    assert heard == [b"%d" % n + _BLOCK[:1000] for n in range(count)]
+
+
+def test_all_who_have_much_waiting_get_on(through: Place) -> None:
+    through.front.make_room(64 << 10)
+    core = through.core(CORE)
+    floods = [through.client() for _ in range(4)]
+    count = 2000
+
+    def publish(number: int) -> None:
+        for n in range(count):
+            floods[number].send(pub(b"core.%d" % number, b"%d" % n + _BLOCK[:2000]))
+
+    threads = [threading.Thread(target=publish, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    core.wait_for(4 * count)
+    for thread in threads:
+        thread.join()
+    left = dict.fromkeys(range(4), count)
+    for message in core.messages:
+        left[int(message.subject[5:])] -= 1
+        if not min(left.values()):
+            break
+    assert max(left.values()) < count - count // 10
+
+
 def test_a_ping_is_answered_behind_what_came_before_it(through: Place) -> None:
     core = through.core(CORE)
     client = through.client()

@@ -27,7 +27,7 @@ from ftstan.stores.sql.session import LostError
 from ftstan.stores.sql.source import parse
 from tests.contract.sqlplaces import SqlPlace, empty
 from tests.processes import HOST
-from tests.sqlservers import execute
+from tests.sqlservers import DRIVERS, execute, own_servers
 from tests.unit.stores.sql import trouble
 from tests.unit.stores.sql.hooked import Hooked, Steps
 from tests.unit.stores.sql.test_sql_fence import Owner
@@ -200,6 +200,13 @@ def few(source: Source, sql_servers: SqlServers) -> Iterator[Few]:
     made.drop()
 
 
+@pytest.fixture(params=DRIVERS)
+def few_alone(request: pytest.FixtureRequest) -> Iterator[Few]:
+    """The same on a server that no other test uses: it may be made to hold up everybody."""
+    with own_servers(request.param) as servers:
+        yield Few(parse(request.param, servers.create(request.param), {}), servers)
+
+
 NO_MORE = r"too many connections|max_user_connections"
 
 
@@ -243,8 +250,9 @@ def _make_read_only(session: Hooked) -> None:
 
 
 def test_an_owner_whose_server_takes_no_writes_waits_for_one_that_does(
-    few: Few, monkeypatch: pytest.MonkeyPatch
+    few_alone: Few, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    few = few_alone
     steps = Steps()
     owner = Owner(few.source, steps=steps)
     assert owner.put(b"a") == {}

@@ -1,0 +1,49 @@
+"""How much of what clients send may wait for the data plane: a time, not a size.
+
+Whatever comes for the core comes on one connection, in order. A megabyte of publishes is applied in
+two milliseconds, one of requests that are refused takes a tenth of a second, and whoever publishes
+meanwhile waits behind it. So the core says how much it gets through in ``WAIT_S``, and the listener
+(``front/``) reads clients no further while more than that waits. Only the time counts in which
+bytes are applied: storage that is slow needs large batches, not small ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Seconds of work that may wait, at each of the places where it waits.
+WAIT_S: Final = 0.005
+#: Bytes that may wait at such a place at least, and at most.
+LEAST: Final = 32 << 10
+MOST: Final = 4 << 20
+#: Bytes over which the pace is averaged; fewer than the second are too few to tell.
+_OVER: Final = 256 << 10
+_FEW: Final = 8 << 10
+
+
+class ArrivalRoom:
+    """Keeps the pace. ``tell`` is given the bytes that may wait whenever they have doubled or
+    halved, from ``MOST`` on.
+    """
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
+        self._cost = 0.0
+        """Seconds a byte."""
+        self.room = MOST
+
+    def applied(self, size: int, seconds: float) -> None:
+        """``size`` bytes were applied in ``seconds``."""
+        if size < _FEW:
+            return
+        self._cost += (seconds / size - self._cost) * min(size / _OVER, 1.0)
+        room = int(min(max(WAIT_S / self._cost, LEAST), MOST)) if self._cost > 0 else MOST
+        if room >= 2 * self.room or 2 * room <= self.room or self._is_new_end(room):
+            self.room = room
+            self._tell(room)
+
+    def _is_new_end(self, room: int) -> bool:
+        return room != self.room and room in {LEAST, MOST}
