@@ -29,8 +29,8 @@ class ArrivalRoom:
     halved, from ``MOST`` on.
     """
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        self._tell = tell
+    def __init__(self) -> None:
+        self.tell: Callable[[int], None] = lambda _: None
         self._cost = 0.0
         """Seconds a byte."""
         self.room = MOST
@@ -43,7 +43,7 @@ class ArrivalRoom:
         room = int(min(max(WAIT_S / self._cost, LEAST), MOST)) if self._cost > 0 else MOST
         if room >= 2 * self.room or 2 * room <= self.room or self._is_new_end(room):
             self.room = room
-            self._tell(room)
+            self.tell(room)
 
     def _is_new_end(self, room: int) -> bool:
         return room != self.room and room in {LEAST, MOST}

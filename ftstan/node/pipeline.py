@@ -25,7 +25,7 @@ from ftstan.config.validation import check_limits
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
 from ftstan.nats.sendwindow import SendWindow
-from ftstan.node.arrivals import ArrivalRoom
+from ftstan.node.arrivals import WAIT_S, ArrivalRoom
 from ftstan.node.handover_buffer import count_publishes
 from ftstan.stores.interface import is_client_key
 
@@ -48,10 +48,9 @@ _ERR = 7
 
 _READ_AHEAD: Final = 4 << 20
 BUFFER_SIZE: Final = 1 << 20
-#: Bytes that are applied between two looks at the time, and seconds of a batch that go to that:
-#: what is answered with it must not wait for all that has come.
-_PIECE: Final = 32 << 10
-_APPLY_S: Final = 0.005
+#: Seconds of a batch in which what was read is applied: what is answered with it must not wait for
+#: all that has come.
+_APPLY_S: Final = WAIT_S
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
@@ -158,7 +157,7 @@ class Serving:
         self._collecting: Collecting | None = None
         self._is_behind = False
         """Whether more was read than the last batch had time for."""
-        self._room: ArrivalRoom | None = None
+        self._room = ArrivalRoom()
 
     def use(
         self,
@@ -178,7 +177,7 @@ class Serving:
         self._buffer = bytearray(buffer_size)
         self._awake = awake
         if room is not None:
-            self._room = ArrivalRoom(room)
+            self._room.tell = room
             room(self._room.room)
         if collects:
             self._collecting = Collecting()
@@ -464,7 +463,8 @@ class Serving:
         broker = self.broker
         began = now = self._clock.mono()
         first = self._start
-        piece = _PIECE
+        # Between two looks at the time, which cost more than some publishes.
+        piece = usual = self._room.room // 2
         self._is_behind = False
         while True:
             before = self._start
@@ -477,9 +477,8 @@ class Serving:
                 self._is_behind = True
                 break
             # What is longer than a piece is applied as a whole.
-            piece = _PIECE if self._start > before else 2 * piece
-        if self._room is not None:
-            self._room.applied(self._start - first, now - began)
+            piece = usual if self._start > before else 2 * piece
+        self._room.applied(self._start - first, now - began)
 
     def _make_room(self) -> None:
         """Move what is incomplete to the front, or grow: a frame must fit as a whole."""
