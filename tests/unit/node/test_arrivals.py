@@ -21,17 +21,18 @@ class Flood(Everything):
     def __init__(self, clock: ManualClock, offered: int, cost: float, frame: int = FRAME) -> None:
         super().__init__(clock)
         self.offered = offered
-        self.taken = 0
+        self.heard = 0
         self.applied = 0
         self._cost = cost
         self._frame = frame
 
     def recv_into(self, place: memoryview) -> int:
-        n = min(self.offered - self.taken, len(place))
-        self.taken += n
+        n = min(self.offered - self.heard, len(place))
+        self.heard += n
         return n
 
-    def feed(self, _data: Any, start: int, end: int, *_: int) -> int:
+    def feed(self, *where: Any) -> int:
+        _, start, end, *_ = where
         size = (end - start) // self._frame * self._frame
         self.applied += size
         self.clock.advance(size * self._cost)
@@ -50,12 +51,12 @@ def test_a_batch_ends_in_time_and_what_was_read_goes_first() -> None:
     # By now it is known what they cost.
     flood.offered = 1_000_000
     server.turn(readable=True)
-    read = flood.taken
+    read = flood.heard
     turns = 1
     while flood.applied < read:
         # Nobody waits for the socket meanwhile, and nothing more is read.
         assert server.timeout() == 0
-        assert flood.taken == read
+        assert flood.heard == read
         before = flood.applied
         server.turn(readable=False)
         # 32 KiB take 33 ms.
