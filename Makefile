@@ -107,7 +107,7 @@ test-gluster: build
 CHECK_LESS := $(DATABASE_TESTS) tests/unit/stores/sql $(wildcard tests/unit/ft/test_attack*.py tests/unit/ft/test_review*.py) \
 	$(addprefix tests/unit/,drill/test_play.py monitor/test_alerts.py repository/test_suite.py stores/test_grown_files.py)
 check: lint
-	$(BIN)/python -m pytest -q -n 2 -m 'not processes' $(addprefix --ignore ,$(CHECK_LESS)) $(PYTEST_ARGS) \
+	$(BIN)/python -m pytest -q -n 2 -m 'not processes and not slow' $(addprefix --ignore ,$(CHECK_LESS)) $(PYTEST_ARGS) \
 		tests/unit tests/contract tests/reference
 
 # Fails if tests were run again that should not need it (tests/suite.py).

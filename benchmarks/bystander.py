@@ -19,9 +19,11 @@ import time
 from subprocess import PIPE
 from typing import TYPE_CHECKING
 
-from benchmarks.crowd import Crowd
+from benchmarks.crowd import CLUSTER, Crowd, client
 from benchmarks.load import Client
 from benchmarks.processes import ftstan, peak_mb, resident_mb
+from ftstan.wire import messages
+from ftstan.wire.frames import pub_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _PACE_S = 0.02
 _IDLE_S = 10.0
 _CHANNELS = 90
+_FLOOD_S = 6.0
 
 
 class Attack:
@@ -106,6 +109,33 @@ class Quiet(Beats):
         time.sleep(25)
 
 
+class Flood(Attack):
+    """One connection sends the same refused request for some seconds, as fast as it is taken.
+    ``subject``: with the cluster's id.
+    """
+
+    def __init__(self, count: int, subject: bytes, payload: bytes) -> None:
+        super().__init__(count)
+        self._frame = pub_frame(subject % CLUSTER, b"crowd.nobody", payload)
+
+    def prepare(self, crowd: Crowd) -> None:
+        """A client that publishes has connected."""
+        crowd.connect([0])
+
+    def strike(self, crowd: Crowd) -> None:
+        """Send."""
+        sent = crowd.flood(self._frame, _FLOOD_S)
+        print(f"{sent / _FLOOD_S:,.0f} requests a second:", flush=True)
+
+
+_NOBODY = messages.encode(messages.CloseRequest(client_id=b"nobody"))
+_UNNAMED = messages.encode(messages.ConnectRequest(client_id=b"a b", heartbeat_inbox=b"x"))
+_NEW = messages.encode(
+    messages.PubMsg(
+        client_id=client(0), guid=b"g" * 22, subject=b"a..b", data=b"x", conn_id=b"conn-0"
+    )
+)
+
 ATTACKS: dict[str, Callable[[int], Attack]] = {
     "close durables": lambda count: Close(count, "durable"),
     "close subscriptions": lambda count: Close(count, "plain"),
@@ -113,6 +143,11 @@ ATTACKS: dict[str, Callable[[int], Attack]] = {
     "connects": Connects,
     "heartbeats": Beats,
     "missed heartbeats": Quiet,
+    "flood: connects": lambda count: Flood(count, b"_STAN.discover.%b", _UNNAMED),
+    "flood: closes": lambda count: Flood(count, b"_STAN.close.%b", _NOBODY),
+    "flood: subscribes": lambda count: Flood(count, b"_STAN.sub.%b", b"\x0a\xff\xff"),
+    "flood: pings": lambda count: Flood(count, b"_STAN.discover.%b.pings", _NOBODY),
+    "flood: publishes": lambda count: Flood(count, b"_STAN.pub.%b.a", _NEW),
 }
 
 

@@ -40,6 +40,7 @@ class Crowd:
         self.deliveries = 0
         """Messages that have come, all subscriptions together."""
         self._acked = 0
+        self._pongs = 0
         self.beats = 0
         """Heartbeats that were answered."""
         self._write(
@@ -173,6 +174,20 @@ class Crowd:
             self.idle(0.005)
         return longest
 
+    def flood(self, frame: bytes, seconds: float) -> int:
+        """Send one frame over and over for that long, as fast as the NATS server answers PINGs
+        between them; returns how often.
+        """
+        piece = frame * _WINDOW + b"PING\r\n"
+        end = time.monotonic() + seconds
+        sent = 0
+        while time.monotonic() < end:
+            due = self._pongs + 1
+            self._write(piece)
+            self._until(lambda due=due: self._pongs >= due)  # type: ignore[misc]
+            sent += _WINDOW
+        return sent
+
     def idle(self, seconds: float) -> None:
         """Answer heartbeats for that long, and nothing else."""
         end = time.monotonic() + seconds
@@ -221,6 +236,7 @@ class Crowd:
         for event in self._parser.feed(memoryview(self._buffer)[:n]) if n else ():
             if event[0] == "PING":
                 self._write(b"PONG\r\n")
+            self._pongs += event[0] == "PONG"
             if event[0] != "MSG":
                 continue
             _, _, sid, reply, payload = event

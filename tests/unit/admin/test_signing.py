@@ -120,6 +120,7 @@ def test_a_message_that_outlived_its_memory_has_expired() -> None:
         opened(message, seals, now=NOW + round(LIFETIME_S) * SECOND)
 
 
+@pytest.mark.slow
 def test_nonces_are_forgotten_when_their_requests_have_expired() -> None:
     seals = RequestVerifier(ME)
     for n in range(9000):
@@ -127,6 +128,7 @@ def test_nonces_are_forgotten_when_their_requests_have_expired() -> None:
         opened(sealed(nonce=n.to_bytes(16, "big"), now=at), seals, now=at)
 
 
+@pytest.mark.slow
 def test_more_requests_than_can_be_remembered_are_refused_and_none_is_forgotten() -> None:
     seals = RequestVerifier(ME)
     for n in range(4096):

@@ -22,6 +22,7 @@ DISCARD = st.tuples(st.just("discard"), SEQUENCES, st.just(0), st.just(0))
 CLEAR = st.tuples(st.just("clear"), st.just(1), st.just(0), st.just(0))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(ADD, ADD, ADD, DISCARD, DISCARD, CLEAR), max_size=120))
 def test_it_holds_what_a_dictionary_would_hold(ops: list[tuple[str, int, int, int]]) -> None:

@@ -302,6 +302,7 @@ def test_neither_servers_nor_ftstanctl_load_spark() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_words_are_read_without_spark() -> None:
     program = (
         "import sys, ftstan.cli.pipeline.command\n"

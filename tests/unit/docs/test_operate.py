@@ -82,6 +82,7 @@ PAGES = sorted(path.name for path in DOCS.glob("*.md"))
 OURS = ("ftstan ", "ftstanctl ", "ftstan-pipeline ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_word_of_a_command_in_a_block_is_known(page: str) -> None:
     for line in blocks(page):
@@ -89,6 +90,7 @@ def test_every_word_of_a_command_in_a_block_is_known(page: str) -> None:
             check(line)
 
 
+@pytest.mark.slow
 def test_every_command_in_the_text_about_operating_can_be_typed() -> None:
     shown = inline("operate.md")
     assert len(shown) > 20

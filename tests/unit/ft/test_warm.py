@@ -181,6 +181,7 @@ class TestReading:
         warm_.read_ahead()
         assert lag_of(warm_) == WarmLag(0, 0.0)
 
+    @pytest.mark.slow
     @given(st.lists(st.lists(ends, max_size=4), max_size=4))
     def test_no_digest_changes_what_a_takeover_finds(self, told: list[list[ChannelEnd]]) -> None:
         node = filled()

@@ -187,6 +187,7 @@ def test_a_refusal_tells_more_than_an_unreachable_server() -> None:
             link.connect(10)
 
 
+@pytest.mark.slow
 def test_a_silent_server_leaves_time_for_the_next_one() -> None:
     with server(lambda _: None) as (silent, _), server(Peer.greet) as (url, _):
         link = link_to(silent, url)

@@ -98,6 +98,7 @@ def test_it_has_no_priority_and_stays_on_the_processor_of_the_last_batch(awake: 
     assert os.sched_getaffinity(0) == allowed
 
 
+@pytest.mark.slow
 def test_who_sends_from_another_processor_is_kept_awake_there(awake: Awake) -> None:
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) < 2:
@@ -142,6 +143,7 @@ def test_who_sends_from_another_processor_is_kept_awake_there(awake: Awake) -> N
             one.close()
 
 
+@pytest.mark.slow
 def test_it_sleeps_when_no_batch_comes_and_wakes_again(awake: Awake) -> None:
     for _ in range(3):
         wake(awake)

@@ -8,6 +8,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -58,6 +60,7 @@ def test_the_line_is_said_where_no_thread_can_be_had(tmp_path: Path) -> None:
     assert not done.stderr
 
 
+@pytest.mark.slow
 def test_a_log_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     pipe = tmp_path / "log"
     os.mkfifo(pipe)

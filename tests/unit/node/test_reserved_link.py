@@ -184,6 +184,7 @@ def test_nobody_is_given_a_link_with_an_answer_on_its_way(
     assert link.recv_into(memoryview(bytearray(100))) == 0
 
 
+@pytest.mark.slow
 def test_where_the_answer_does_not_come_the_link_is_closed(server: Server) -> None:
     link = link_to(server)
     clock = SystemClock()

@@ -63,6 +63,7 @@ def test_a_node_that_served_for_a_while_or_is_fenced_ends_at_once(
     assert ends == [(str(error), 75)]
 
 
+@pytest.mark.slow
 def test_during_the_pause_nothing_is_held_and_the_exit_status_is_kept(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     script = f"""

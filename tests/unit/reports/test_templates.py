@@ -30,6 +30,7 @@ def test_a_time_that_no_date_has_is_shown_as_its_number() -> None:
     assert clock(1 << 62) == f"{1 << 62} us"
 
 
+@pytest.mark.slow
 def test_commands_that_write_no_report_load_no_templates() -> None:
     done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

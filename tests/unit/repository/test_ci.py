@@ -135,6 +135,7 @@ def place(commands: list[str], part: str) -> int:
     return next(at for at, command in enumerate(commands) if part in command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "install", "use"),
     [

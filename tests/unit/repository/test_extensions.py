@@ -35,6 +35,7 @@ def test_what_is_pure_python_is_left_out(module: str) -> None:
     assert runs_none(ROOT / "tests" / module)
 
 
+@pytest.mark.slow
 def test_nothing_that_is_left_out_loads_an_extension() -> None:
     files = without([f"tests/{place}" for place in PLACES])
     assert len(files) > 50

@@ -532,6 +532,7 @@ def test_a_record_behind_damage_is_found_wherever_it_begins(tmp_path: Path) -> N
     assert only(report, ReadingKind.DAMAGE).sequence == 2
 
 
+@pytest.mark.slow
 def test_a_payload_of_64_megabytes_is_one_row_and_one_batch(tmp_path: Path) -> None:
     put_slice(
         tmp_path, "orders", 1, [Message(1, b"a"), Message(2, b"b" * (64 << 20)), Message(3, b"c")]

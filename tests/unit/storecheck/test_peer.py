@@ -209,6 +209,7 @@ def test_clocks_that_differ_are_a_limit(tmp_path: Path) -> None:
         assert "clocks of the two hosts differ by 60.0 s" in texts
 
 
+@pytest.mark.slow
 def test_the_time_until_a_frozen_host_s_lock_moves_is_measured(tmp_path: Path) -> None:
     server = Server()
     options = replace(OPTIONS, freeze_wait_s=PATIENCE_S)

@@ -203,6 +203,7 @@ def original_serves(disk: SimDisk) -> list[tuple[int, bytes]]:
     return read_by_original(disk.tree("/store"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 def test_wherever_a_deletion_dies_what_an_original_acknowledges_then_stays(*, power: bool) -> None:
     left = set()
@@ -234,6 +235,7 @@ def killed_at(number: int, last: int) -> None:
         raise Killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 6])
 def test_wherever_the_start_that_keeps_a_channel_dies_nothing_of_it_is_lost_or_quarantined(
     count: int,

@@ -243,6 +243,7 @@ def few_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_descriptors")
 def test_more_channels_than_the_process_has_descriptors_are_served_and_recovered(
     tmp_path: Path,

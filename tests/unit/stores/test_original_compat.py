@@ -98,6 +98,7 @@ class Served:
         return counts
 
 
+@pytest.mark.slow
 def test_many_channels_are_made_fit_in_rounds_that_publishers_do_not_notice(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -100,6 +100,7 @@ def test_whatever_call_is_refused_an_original_reads_what_was_acked_behind_it(
     assert met >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", SHAPES[1:], ids=["two", "many"])
 def test_wherever_the_next_batch_dies_what_was_acked_before_is_there_for_both(
     options: FileStoreOptions,

@@ -330,6 +330,7 @@ def test_what_storage_changed_behind_our_back_is_found_before_the_store_is_compl
         read_tree(disk.tree(STORE))
 
 
+@pytest.mark.slow
 def test_a_restore_that_dies_at_any_call_ends_the_same_when_it_is_run_again() -> None:
     job = Job({"a": rows(1, 60), "b": rows(7, 90)}, max_bytes=500)
     whole = empty()

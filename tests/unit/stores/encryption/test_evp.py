@@ -23,6 +23,7 @@ def test_it_can_be_used_here() -> None:
     assert evp.usable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", CIPHERS)
 @given(datas=st.lists(st.binary(max_size=200) | st.binary(min_size=3000, max_size=5000)))
 def test_blocks_are_the_librarys_byte_for_byte(cipher: str, datas: list[bytes]) -> None:
