@@ -61,7 +61,8 @@ cdef struct Connection:
     #: It has waited for the core, and what it waited with may go.
     bint is_fenced
     bint is_core
-    #: Bytes of it that were put with what waits for the core since ``drained`` was the listener's.
+    #: Bytes of it that were put with what waits for the core since ``drained`` was the listener's;
+    #: of the core's own connection, what the NATS server had for it.
     size_t given
     uint64_t drained
     #: The NATS server has said something, and its socket is of our account.

@@ -47,16 +47,18 @@ cdef class Connections:
     #: Bytes that may wait for it until clients that have their share there are read no further,
     #: which they are when half of it is left: each its share in its turn while others wait.
     cdef size_t _core_room
-    #: How often it was below a half.
+    #: How often it was below a half, and when it was last (ms).
     cdef uint64_t _drained
+    cdef int64_t _drained_at
     cdef Connection* _all
     cdef Connection* _dirty
     cdef Connection* _dead
     #: How many connections are held, and whether it is time to look at them.
     cdef size_t _held
     cdef bint _may_resume
-    #: How many of them wait for room at the core.
+    #: How many of them wait for room at the core; whether what the NATS server has for it does, too.
     cdef size_t _held_for_room
+    cdef bint _passed_waits
     #: Connections that have no server yet, or that end.
     cdef size_t _timed
     #: What TLS needs; its context is NULL where clients speak plainly.
@@ -69,6 +71,7 @@ cdef class Connections:
     cdef readonly uint64_t passing
     cdef readonly uint64_t slow
 
+    cdef void _wait_with_passed(self, bint on) noexcept nogil
     cdef void _forget_all(self, Connection* c) noexcept nogil
     cdef bint _make_room(self) noexcept nogil
     cdef void _leave_tls(self, Connection* c) noexcept nogil

@@ -210,6 +210,8 @@ cdef class Connections:
         """Nothing more is delivered to it, and nothing of it is held."""
         self._forget_all(c)
         self._set_hold(c, FREE)
+        if c == self._core:
+            self._wait_with_passed(False)
 
     cdef void _free(self, Connection* c) noexcept nogil:
         drop(&c.heard)
@@ -304,6 +306,18 @@ cdef class Connections:
         self._held_for_room += hold == CORE_ROOM
         self._held_for_room -= c.hold == CORE_ROOM
         c.hold = hold
+
+    cdef void _wait_with_passed(self, bint on) noexcept nogil:
+        """Whether what the NATS server has for the core waits as clients do that are held."""
+        if on == self._passed_waits:
+            return
+        self._passed_waits = on
+        if on:
+            self._held += 1
+            self._held_for_room += 1
+        else:
+            self._held -= 1
+            self._held_for_room -= 1
 
     cdef void _touch(self, Connection* c) noexcept nogil:
         """There may be something to send, or something else to wait for."""

@@ -14,6 +14,8 @@ cdef class Loop(Handshakes):
     cdef bint _is_unseen
     cdef int64_t _sweep_at
     cdef int64_t _timed_at
+    #: The NATS server has ended the core's connection: what it had for the core waits no longer.
+    cdef bint _is_last_word
     #: Connections that are read again without waiting.
     cdef Connection* _again
     #: Commands that were carried out.
@@ -30,6 +32,7 @@ cdef class Loop(Handshakes):
     cdef ssize_t _receive(self, Connection* c, char* place) noexcept nogil
     cdef void _read_client(self, Connection* c) noexcept nogil
     cdef void _go_on(self, Connection* c) noexcept nogil
+    cdef void _hear_on(self, Connection* c) noexcept nogil
     cdef void _read_server(self, Connection* c) noexcept nogil
     cdef void _hear_nothing(self, Connection* c, ssize_t got) noexcept nogil
     cdef void _flush(self) noexcept nogil

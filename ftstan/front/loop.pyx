@@ -278,11 +278,15 @@ cdef class Loop(Handshakes):
             got = recv(c.up, place, READ, 0)
             if got > 0:
                 c.heard_up.end += got
-                used = self._from_server(c, first(&c.heard_up), waiting(&c.heard_up))
-                if not c.is_dead:
-                    take(&c.heard_up, used)
+                self._hear_on(c)
                 return
         self._hear_nothing(c, got)
+
+    cdef void _hear_on(self, Connection* c) noexcept nogil:
+        """Use what the NATS server has sent before."""
+        cdef size_t used = self._from_server(c, first(&c.heard_up), waiting(&c.heard_up))
+        if not c.is_dead:
+            take(&c.heard_up, used)
 
     cdef void _hear_nothing(self, Connection* c, ssize_t got) noexcept nogil:
         """Reading from the NATS server gave 0 or -1; ``errno`` is of that."""
@@ -299,6 +303,12 @@ cdef class Loop(Handshakes):
                 self._timed += 1
                 c.until = front_ms() + RETRY
             return
+        if c == self._core:
+            self._is_last_word = True
+            self._hear_on(c)
+            self._is_last_word = False
+            if c.is_dead:
+                return
         self._server_left(c)
 
     # ---- sending
@@ -335,6 +345,7 @@ cdef class Loop(Handshakes):
                 return
             if c.is_core and waiting(&c.said) <= self._core_room // 2:
                 self._drained += 1
+                self._drained_at = front_ms()
                 self._may_resume = True
         if c.is_up_gone and waiting(&c.said) == 0:
             self._end(c)
@@ -398,7 +409,9 @@ cdef class Loop(Handshakes):
             # What waits for the core keeps nobody from hearing what the NATS server answers; for
             # more than it may keep waiting the NATS server ends the connection. What comes directly
             # waits there as well.
-            if waiting(&c.said) < (CORE_MOST + self._max_pending if c.is_core else PASS_MOST):
+            if waiting(&c.said) + (waiting(&c.heard_up) if c.is_core else 0) < (
+                CORE_MOST + self._max_pending if c.is_core else PASS_MOST
+            ):
                 events |= EPOLLIN
             elif not c.is_core and not c.is_raw:
                 events |= EPOLLRDHUP
@@ -420,6 +433,7 @@ cdef class Loop(Handshakes):
         self._timed_at = now + RETRY
         if is_second:
             self._sweep_at = now + SWEEP
+            self._may_resume |= self._passed_waits
         while c != NULL:
             following = c.after
             if is_second:

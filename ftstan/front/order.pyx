@@ -158,6 +158,11 @@ cdef class Order(Loop):
                 if not c.is_dead:
                     self._touch(c)
             c = following
+        if self._passed_waits:
+            self._wait_with_passed(False)
+            self._hear_on(self._core)
+            if self._core != NULL:
+                self._touch(self._core)
 
     cdef bint _is_over_with(self, Connection* c) noexcept nogil:
         """Whether what it is held for has come."""
@@ -172,7 +177,10 @@ cdef class Order(Loop):
         if c.hold == CORE_ROOM:
             if not self._is_on or self.is_forbidden:
                 return True
-            return waiting(&self._core.said) <= self._core_room // 2
+            # Each has its share whenever it has been drained, also behind those that had theirs.
+            return (
+                c.drained != self._drained or waiting(&self._core.said) <= self._core_room // 2
+            )
         if c.hold == CORE_FENCE:
             return c.ticket <= self._tickets_done
         return not c.is_asking

@@ -24,7 +24,7 @@ from ftstan.front.connection cimport (
 from ftstan.front.connections cimport CORE_MOST, CORE_SHARE, CORE_SHARES, Command
 from ftstan.front.delivery cimport Delivery
 from ftstan.front.interest cimport Subscription, is_subject
-from ftstan.front.kernel cimport front_find, front_hold
+from ftstan.front.kernel cimport front_find, front_hold, front_ms
 from ftstan.front.lines cimport (
     CONNECT,
     HEADED,
@@ -49,6 +49,8 @@ cdef enum:
     ROOM_FOR_BLANKS = 1024
     #: Bytes of ``"max_payload":``.
     MAX_PAYLOAD_SIZE = 14
+    #: Until the core counts as hanging (ms).
+    HANGING = 1000
 
 
 cdef class Switch(Delivery):
@@ -352,7 +354,10 @@ cdef class Switch(Delivery):
 
     cdef bint _has_room(self, Connection* c) noexcept nogil:
         """Whether the core may be given more of a client's."""
-        cdef size_t held = waiting(&self._core.said)
+        return self._has_share(c, waiting(&self._core.said))
+
+    cdef bint _has_share(self, Connection* c, size_t held) noexcept nogil:
+        """The same, where ``held`` bytes wait."""
         if held > CORE_MOST:
             return False
         if c.drained != self._drained:
@@ -361,6 +366,27 @@ cdef class Switch(Delivery):
         if c.given < max(self._core_room // CORE_SHARES, CORE_SHARE):
             return True
         return held <= self._core_room and self._held_for_room == 0
+
+    cdef bint _has_room_for_passed(self, size_t more, size_t size) noexcept nogil:
+        """Whether the core may be given a message of the NATS server, with ``more`` bytes of such
+        before it that do not wait there yet.
+
+        They have a share as one client has. Where the core takes nothing at all, nobody is served
+        better by that, and what the NATS server answers is behind them.
+        """
+        cdef Connection* core = self._core
+        cdef size_t held = waiting(&core.said) + more
+        if not (
+            self._has_share(core, held)
+            or self._is_last_word
+            or (
+                held < CORE_MOST + self._max_pending
+                and front_ms() - self._drained_at > HANGING
+            )
+        ):
+            return False
+        core.given += size
+        return True
 
     cdef void _publish_headed(self, Connection* c, Line* line) noexcept nogil:
         """A message with headers goes through the NATS server, and with it what follows."""
@@ -407,6 +433,9 @@ cdef class Switch(Delivery):
             if line.kind == MESSAGE or line.kind == HEADED:
                 whole += line.number + 2
                 if size - used < whole:
+                    break
+                if c == self._core and not self._has_room_for_passed(used - kept, whole):
+                    self._wait_with_passed(True)
                     break
                 is_dropped = not self._count(c, &line)
                 if not c.is_core:

@@ -17,7 +17,7 @@ from tests.processes import until
 from tests.unit.front.sessions import CORE, LOGIN, ClosedError, Peer, Place, place, pub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.processes
@@ -85,23 +85,38 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
     assert [m.payload[:-50_000] for m in core.messages] == [b"%d" % n for n in range(count)]
 
 
-def test_who_has_little_waiting_does_not_wait_behind_who_has_much(through: Place) -> None:
+def headed(subject: bytes, payload: bytes) -> bytes:
+    """A message with headers: it goes through the NATS server."""
+    return b"HPUB %b 12 %d\r\nNATS/1.0\r\n\r\n%b\r\n" % (subject, 12 + len(payload), payload)
+
+
+@pytest.mark.parametrize("publish_one", [pub, headed], ids=["directly", "through the server"])
+def test_who_has_little_waiting_does_not_wait_behind_who_has_much(
+    through: Place, publish_one: Callable[[bytes, bytes], bytes]
+) -> None:
     through.front.make_room(64 << 10)
     core = through.core(CORE)
     flood, other = through.client(), through.client()
-    count = 10_000
+    # The NATS server keeps no more than ``_PENDING`` for one connection.
+    count = 10_000 if publish_one is pub else 3_000
 
     def publish() -> None:
         for n in range(0, count, 10):
             flood.send(
-                b"".join(pub(b"core.flood", b"%d" % m + _BLOCK[:1000]) for m in range(n, n + 10))
+                b"".join(
+                    publish_one(b"core.flood", b"%d" % m + _BLOCK[:1000]) for m in range(n, n + 10)
+                )
             )
 
     said = threading.Thread(target=publish)
     said.start()
-    until(lambda: through.front.status().direct_in > 100, "something waits")
-    time.sleep(0.3)
-    assert said.is_alive()
+    if publish_one is pub:
+        until(lambda: through.front.status().direct_in > 100, "something waits")
+        time.sleep(0.3)
+        assert said.is_alive()
+    else:
+        said.join()
+        time.sleep(0.3)
     for n in range(10):
         other.send(pub(b"core.other", b"%d" % n))
         other.settle()
@@ -110,8 +125,29 @@ def test_who_has_little_waiting_does_not_wait_behind_who_has_much(through: Place
     places = [n for n, m in enumerate(core.messages) if m.subject == b"core.other"]
     # 10 MB are offered. Those before it waited at three places of this size.
     assert places[-1] < 500
-    heard = [m.payload for m in core.messages if m.subject == b"core.flood"]
+    heard = [
+        m.payload.removeprefix(b"NATS/1.0\r\n\r\n")
+        for m in core.messages
+        if m.subject == b"core.flood"
+    ]
     assert heard == [b"%d" % n + _BLOCK[:1000] for n in range(count)]
+
+
+def test_a_core_that_hangs_keeps_nobody_from_being_answered_by_the_nats_server(
+    through: Place,
+) -> None:
+    through.front.make_room(64 << 10)
+    core = through.core(CORE)
+    flood, other = through.client(), through.client()
+    flood.send(headed(b"core.flood", _BLOCK[:1000]) * 3000)
+    flood.settle()
+    # Both roads: it is read on when the NATS server has answered behind what is for the core.
+    other.send(headed(b"core.other", b"1") + pub(b"core.other", b"2"))
+    other.settle()
+    assert not other.is_over
+    core.wait_for(3002)
+    heard = [m.payload[-1:] for m in core.messages if m.subject == b"core.other"]
+    assert heard == [b"1", b"2"]
 
 
 def test_all_who_have_much_waiting_get_on(through: Place) -> None:
@@ -188,8 +224,12 @@ def test_clients_wait_for_a_nats_server_that_is_not_there(through: Place) -> Non
     waiting.close()
 
 
-def test_publishers_whose_road_changes_all_the_time_keep_their_order(through: Place) -> None:
+@pytest.mark.parametrize("room", [4 << 20, 16 << 10])
+def test_publishers_whose_road_changes_all_the_time_keep_their_order(
+    through: Place, room: int
+) -> None:
     front = through.front
+    front.make_room(room)
     core = through.core(CORE)
     publishers = [through.client() for _ in range(4)]
     tap = through.client()
@@ -220,7 +260,7 @@ def test_publishers_whose_road_changes_all_the_time_keep_their_order(through: Pl
         heard = [m.payload for m in core.messages if m.subject == b"core.%d" % number]
         assert heard == [b"%d %d" % (number, n) for n in range(count)]
     status = front.status()
-    assert status.direct_in > count // 4
+    assert status.direct_in > count // 10
     assert status.passed_in > count // 4
 
 
@@ -248,7 +288,7 @@ def test_answers_keep_their_order_while_their_reader_subscribes_anew(through: Pl
     for turn in range(1, 150):
         heard = [int(m.payload) for m in client.messages if m.sid == b"%d" % turn]
         assert heard == list(range(heard[0], heard[0] + len(heard))) if heard else True
-    assert len(client.messages) > 100
+    assert len(client.messages) > 20
 
 
 def test_answers_keep_their_order_while_the_road_is_forbidden_and_allowed(through: Place) -> None:
