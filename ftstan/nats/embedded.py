@@ -37,6 +37,9 @@ STOP_WITHIN_S = 3.0
 #: A child that a signal has stopped (SIGSTOP) has so long to go on.
 STOPPED_FOR_S = 5.0
 _LOOK_EVERY_S = 0.5
+#: Seconds in which the streaming server's own connections, each of which tries every 250 ms, come
+#: before clients to a child that was started again and takes only so many.
+_OURS_FIRST_S = 0.6
 #: So often another port behind the listener is tried.
 _OTHER_PORTS = 5
 _READY_POLL_S = 0.002
@@ -160,6 +163,8 @@ class NatsServerChild:
                     raise
                 others -= 1
                 self._choose_port()
+        if self._front is not None:
+            self._front.serve(on=True)
         self._supervisor = tasks.spawn(self._supervise(), "nats-server")
 
     async def stop(self) -> None:
@@ -303,8 +308,6 @@ class NatsServerChild:
                         self._port = ports["nats"]
                         self._cluster_port = ports.get("cluster", 0)
                         self._monitor_port = ports["monitoring"]
-                        if self._front is not None:
-                            self._front.serve(on=True)
                         return
                     await asyncio.sleep(_READY_POLL_S)
         except TimeoutError:
@@ -427,7 +430,12 @@ class NatsServerChild:
                     f"nats-server could not be started again: {error}; next try in {wait:g} s"
                 )
             else:
-                return
+                break
+        if self._front is not None:
+            if self._options.settings.get("max_connections"):
+                # Clients may be more than that, and would take every place.
+                await asyncio.sleep(_OURS_FIRST_S)
+            self._front.serve(on=True)
 
     async def _epitaph(self) -> str:
         """How the ended process ended; its log has been read to the end when this returns."""

@@ -220,6 +220,7 @@ class Serving:
         self._start = 0
         self._end = len(leftover)
         self.broker.is_full = False
+        self._is_behind = False
         self.broker.passing_over = 0
         self._more = bool(leftover)
         self.ready = False

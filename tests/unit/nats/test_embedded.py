@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +163,40 @@ def test_the_wait_before_a_restart_doubles_and_starts_again_after_a_good_life() 
     assert [backoff.after(0) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert backoff.after(10) == 0.1
     assert backoff.after(9.9) == 0.2
+
+
+@pytest.mark.processes
+def test_the_servers_own_connections_come_before_clients_to_a_full_child_that_was_killed() -> None:
+    async def work() -> None:
+        log = Recorder()
+        front = Front("127.0.0.1", 0, max_line=0, max_pending=0)
+        child = NatsServerChild(options(settings={"max_connections": 2}), sink=log, front=front)
+        await child.start()
+        front.listen()
+        waiting: list[socket.socket] = []
+        try:
+            pid = child.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await gone(pid)
+            waiting = [socket.create_connection(("127.0.0.1", front.port)) for _ in range(8)]
+            # As the data plane does: every 250 ms.
+            for _ in range(40):
+                await asyncio.sleep(0.25)
+                with suppress(NatsError):
+                    ours = connect(child.link_url)
+                    break
+            waiting[0].settimeout(LIMIT_S)
+            assert await asyncio.to_thread(waiting[0].recv, 1)
+            ours.send(b"PING\r\n", 5.0)
+            ours.close()
+        finally:
+            for client in waiting:
+                client.close()
+            await child.stop()
+            front.stop()
+
+    run(work())
 
 
 @pytest.mark.processes

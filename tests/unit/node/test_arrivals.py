@@ -66,6 +66,19 @@ def test_a_batch_ends_in_time_and_what_was_read_goes_first() -> None:
     assert server.timeout() > 0
 
 
+def test_what_was_read_on_a_link_that_is_lost_keeps_nobody_busy() -> None:
+    flood = Flood(ManualClock(), 100_000, cost=1e-6)
+    server = road(flood)
+    server.turn(readable=True)
+    flood.offered = 1_000_000
+    server.turn(readable=True)
+    assert server.timeout() == 0
+    server.open_link()
+    assert server.timeout() > 0
+    server.turn(readable=True)
+    assert flood.heard == 1_000_000
+
+
 def test_what_is_quick_is_applied_as_a_whole() -> None:
     flood = Flood(ManualClock(), 3_000_000, cost=1e-9)
     road(flood).turn(readable=True)
