@@ -36,7 +36,7 @@ class Flood(Everything):
         size = (end - start) // self._frame * self._frame
         self.applied += size
         self.clock.advance(size * self._cost)
-        return start + size
+        return int(start + size)
 
 
 def road(flood: Flood) -> Serving:
