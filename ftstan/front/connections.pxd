@@ -56,7 +56,7 @@ cdef class Connections:
     #: How many connections are held, and whether it is time to look at them.
     cdef size_t _held
     cdef bint _may_resume
-    #: How many of them wait for room at the core; whether what the NATS server has for it does, too.
+    #: How many of them wait for room at the core; and whether what the NATS server has for it does.
     cdef size_t _held_for_room
     cdef bint _passed_waits
     #: Connections that have no server yet, or that end.
