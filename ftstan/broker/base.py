@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from ftstan.broker.client import Client
     from ftstan.broker.keymap import KeyMap
     from ftstan.broker.partition import Partition
+    from ftstan.broker.request_queue import RequestQueue
     from ftstan.broker.state import Channel, Subscription
     from ftstan.config.options import DeliveryRules
-    from ftstan.stores.interface import Store
+    from ftstan.stores.interface import ClientInfo, Store
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
@@ -83,6 +84,9 @@ class Ending(Protocol):
     def is_leaving(self, sub: Subscription) -> bool:
         """Whether the subscription has been ended, as far as clients see."""
 
+    def is_of(self, info: ClientInfo) -> bool:
+        """Whether it is this very session that is closing."""
+
     def holds(
         self,
         client_id: bytes,
@@ -134,6 +138,7 @@ class BrokerBase(Core, ABC):
     inactivity: Unused
     closing: Ending
     connections: Registered
+    request_queue: RequestQueue
 
     def __init__(
         self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid

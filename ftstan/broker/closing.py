@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ftstan.broker.base import BrokerBase
     from ftstan.broker.state import Channel, Subscription
+    from ftstan.stores.interface import ClientInfo
 
 #: What one turn may cost: a subscription costs 1, and so do so many messages that it leaves to
 #: others of its group.
@@ -113,6 +114,14 @@ class Closing:
     def is_leaving(self, sub: Subscription) -> bool:
         """Whether the subscription has been ended, as far as clients see."""
         return sub in self._alone or (isinstance(sub.client, Client) and sub.client.gone)
+
+    def is_of(self, info: ClientInfo) -> bool:
+        """Whether it is this very session that is closing."""
+        job = self._by_id.get(info.client_id)
+        if job is None or job.client is None:
+            return False
+        known = job.client.info
+        return known.conn_id == info.conn_id and known.hb_inbox == info.hb_inbox
 
     def holds(
         self,

@@ -168,6 +168,9 @@ class Connections:
                 if known.info.conn_id != info.conn_id or known.info.hb_inbox != info.hb_inbox:
                     self._compare(info)
                 continue
+            if broker.closing.is_of(info):
+                # They had not heard of it yet.
+                continue
             if broker.closing.holds(info.client_id, partial(self.learn, [info])):
                 continue
             broker.store.add_client(info)
@@ -189,7 +192,7 @@ class Connections:
                     self._compared.discard(info.client_id)
                     self._release(info.client_id)
 
-            self._broker.timers.at(self._broker.now + c.PROBE_TIMEOUT, late)
+            self._unless_answered(token, self._broker.now + c.PROBE_TIMEOUT, late)
 
     def _lives(self, info: ClientInfo) -> None:
         """That session has answered: it takes the place of one that does not."""
@@ -221,7 +224,7 @@ class Connections:
                 self._questions.pop(token, None)
                 client.asked = False
 
-            self._broker.timers.at(self._broker.now + c.PROBE_TIMEOUT, late)
+            self._unless_answered(token, self._broker.now + c.PROBE_TIMEOUT, late)
         return False
 
     def _release(self, client_id: bytes) -> None:
@@ -257,8 +260,8 @@ class Connections:
         client_id = request.client_id
         self._probes[client_id] = (token, request, reply)
         self._probe_tokens[token] = client_id
-        broker.timers.at(
-            broker.now + c.PROBE_TIMEOUT, lambda: self._probe_result(token, alive=False)
+        self._unless_answered(
+            token, broker.now + c.PROBE_TIMEOUT, lambda: self._probe_result(token, alive=False)
         )
 
     def _probe_result(self, token: int, *, alive: bool) -> None:
@@ -300,8 +303,24 @@ class Connections:
             return 0
         token = self._next_token
         self._next_token += 1
-        broker.replies.publish(inbox, broker.inbox_prefix + b"%d" % token, b"")
+        broker.replies.publish(inbox, self._inbox_of(token), b"")
         return token
+
+    def _inbox_of(self, token: int) -> bytes:
+        """Where the answer to a question comes."""
+        return self._broker.inbox_prefix + b"%d" % token
+
+    def _unless_answered(self, token: int, when: int, late: Callable[[], None]) -> None:
+        """Call ``late`` at ``when`` if the question has not been answered by then: an answer that
+        has come in time may still wait for its turn.
+        """
+        broker = self._broker
+
+        def look() -> None:
+            broker.request_queue.hear(self._inbox_of(token))
+            late()
+
+        broker.timers.at(when, look)
 
     def _next_beat(self) -> int:
         """When to send the next heartbeat to a client that has just answered."""
@@ -335,7 +354,7 @@ class Connections:
                 # Later than that only if failures of a lost link were counted already.
                 self._count(client, 1, max(late_at + broker.options.hb_interval, client.beat_at))
 
-        broker.timers.at(late_at, late)
+        self._unless_answered(token, late_at, late)
 
     def on_inbox(self, subject: bytes, headers: bytes) -> None:
         """An answer to a heartbeat or a probe.

@@ -167,7 +167,10 @@ class Groups:
             broker.hand_over(leaver, owner, sequence, broker.now - c.MOVED_EXPIRY)
             owners[owner.sub_id] = owner
         for owner in owners.values():
-            broker.set_timer(owner, broker.now + c.MOVED_DELAY)
+            if owner.timer_at == 0 or owner.timer_at != owner.moved_at:
+                owner.moved_at = broker.now + c.MOVED_DELAY
+                broker.set_timer(owner, owner.moved_at)
+            # Else members that come and go would put it off for ever.
         if channel.refused is not None:
             return
         # With the next commit, in front of the records staged below and of the one that ends the

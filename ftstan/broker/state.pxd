@@ -31,6 +31,8 @@ cdef class Subscription(Listener):
     cdef uint32_t emit_batch
     # When its ack timer runs, 0: it does not; and what takes it back.
     cdef public int64_t timer_at
+    #: That timer's time where it was set because another member left messages to this one.
+    cdef public int64_t moved_at
     cdef public object timer
     # When its client acknowledged something last (wall clock, ns), 0: not since recovery.
     cdef public int64_t acked_at

@@ -26,6 +26,7 @@ class Subscription(Listener):
     counted: bool
     place: int
     timer_at: int
+    moved_at: int
     acked_at: int
     timer: Timer | None
     durable: bytes

@@ -57,6 +57,9 @@ cdef struct Connection:
     bint is_again
     Connection* next_again
     Hold hold
+    #: Those that wait for room at the core, in the order in which they began to.
+    Connection* held_before
+    Connection* held_after
     uint64_t ticket
     #: It has waited for the core, and what it waited with may go.
     bint is_fenced

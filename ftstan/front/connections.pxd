@@ -58,6 +58,8 @@ cdef class Connections:
     cdef bint _may_resume
     #: How many of them wait for room at the core; and whether what the NATS server has for it does.
     cdef size_t _held_for_room
+    cdef Connection* _held_first
+    cdef Connection* _held_last
     cdef bint _passed_waits
     #: Connections that have no server yet, or that end.
     cdef size_t _timed

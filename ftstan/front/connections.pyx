@@ -303,8 +303,25 @@ cdef class Connections:
             self._held += 1
         elif c.hold != FREE and hold == FREE:
             self._held -= 1
-        self._held_for_room += hold == CORE_ROOM
-        self._held_for_room -= c.hold == CORE_ROOM
+        if hold == CORE_ROOM and c.hold != CORE_ROOM:
+            self._held_for_room += 1
+            c.held_before = self._held_last
+            c.held_after = NULL
+            if self._held_last != NULL:
+                self._held_last.held_after = c
+            else:
+                self._held_first = c
+            self._held_last = c
+        elif c.hold == CORE_ROOM and hold != CORE_ROOM:
+            self._held_for_room -= 1
+            if c.held_before != NULL:
+                c.held_before.held_after = c.held_after
+            else:
+                self._held_first = c.held_after
+            if c.held_after != NULL:
+                c.held_after.held_before = c.held_before
+            else:
+                self._held_last = c.held_before
         c.hold = hold
 
     cdef void _wait_with_passed(self, bint on) noexcept nogil:

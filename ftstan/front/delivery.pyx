@@ -92,9 +92,11 @@ cdef class Delivery(Order):
 
     cdef bint _are_shared(self) noexcept nogil:
         """Whether everybody who was found may listen where others do."""
+        cdef Subscription* one
         cdef size_t i
         for i in range(self._interest.found_count):
-            if not (<Connection*>self._interest.found[i].owner).is_shared:
+            one = self._interest.found[i]
+            if not ((<Connection*>one.owner).is_shared or is_tap(one)):
                 return False
         return True
 
@@ -335,6 +337,19 @@ cdef class Delivery(Order):
             self._core_interest.remove_all(&c.owner)
         else:
             self._interest.remove_all(&c.owner)
+
+
+cdef bint is_tap(const Subscription* one) noexcept nogil:
+    """Whether it listens to what is said to many: a wildcard in the first two words, as in
+    ``_INBOX.>``. One's own answers have a word of their own in front of theirs.
+    """
+    cdef size_t i
+    if not one.is_wild:
+        return False
+    for i in range(one.literal):
+        if one.subject[i] == c'.':
+            return False
+    return True
 
 
 cdef bint may_have_asked(Connection* c) noexcept nogil:

@@ -35,6 +35,7 @@ cdef class Order(Loop):
     cdef void _wait_for_core(self, Connection* c) noexcept nogil
     cdef void _ask_core(self) noexcept nogil
     cdef bint _is_over_with(self, Connection* c) noexcept nogil
+    cdef void _resume_for_room(self) noexcept nogil
     cdef void _forbid(self) noexcept nogil
     cdef void _allow(self) noexcept nogil
     cdef void _set_returning(self, bint on) noexcept nogil

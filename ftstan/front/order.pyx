@@ -25,6 +25,7 @@ from ftstan.front.connection cimport (
     VERDICT,
     Connection,
 )
+from ftstan.front.connections cimport CORE_MOST
 from ftstan.front.loop cimport Loop
 from ftstan.front.queue cimport first, put, take, waiting
 
@@ -151,13 +152,26 @@ cdef class Order(Loop):
             self._catch_up()
         while c != NULL:
             following = c.after
-            if c.hold != FREE and self._is_over_with(c):
+            if c.hold != FREE and c.hold != CORE_ROOM and self._is_over_with(c):
                 c.is_fenced = c.hold == CORE_FENCE
                 self._set_hold(c, FREE)
                 self._go_on(c)
                 if not c.is_dead:
                     self._touch(c)
             c = following
+        self._resume_for_room()
+
+    cdef void _resume_for_room(self) noexcept nogil:
+        """Who has waited longest for room at the core goes first, and each has its share."""
+        cdef Connection* c
+        cdef size_t left = self._held_for_room
+        while left > 0 and self._held_first != NULL and self._is_over_with(self._held_first):
+            left -= 1
+            c = self._held_first
+            self._set_hold(c, FREE)
+            self._go_on(c)
+            if not c.is_dead:
+                self._touch(c)
         if self._passed_waits:
             self._wait_with_passed(False)
             self._hear_on(self._core)
@@ -177,10 +191,7 @@ cdef class Order(Loop):
         if c.hold == CORE_ROOM:
             if not self._is_on or self.is_forbidden:
                 return True
-            # Each has its share whenever it has been drained, also behind those that had theirs.
-            return (
-                c.drained != self._drained or waiting(&self._core.said) <= self._core_room // 2
-            )
+            return waiting(&self._core.said) <= CORE_MOST
         if c.hold == CORE_FENCE:
             return c.ticket <= self._tickets_done
         return not c.is_asking

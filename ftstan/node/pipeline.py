@@ -344,7 +344,9 @@ class Serving:
                     worked = True
                 if self._leaving is not None and now >= self._leave_by:
                     self.broker.give_up_waiting()
-                worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
+                if not self._is_behind:
+                    # Else what has come in time would count as missing.
+                    worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
                     self._commit_and_send()
                 if self._leaving is None:

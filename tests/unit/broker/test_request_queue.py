@@ -11,6 +11,7 @@ import pytest
 
 from ftstan.broker import request_queue
 from ftstan.broker.broker import BrokerOptions
+from ftstan.broker.constants import SID_CONNECT, SID_PING, SID_SUBSCRIBE
 from ftstan.broker.pacing import TOGETHER, Pacing
 from ftstan.broker.partition import Partition
 from ftstan.broker.request_queue import ANSWERS, REQUESTS, RequestQueue
@@ -157,11 +158,33 @@ def test_a_request_behind_others_of_its_kind_keeps_its_place() -> None:
     assert done == list(range(20, 20 + REQUESTS))
     # What comes later does not get the room that the next batch has.
     made.go_on()
-    made.take(7, b"", b"", b"", b"")
+    made.take(9, b"", b"", b"", b"")
     made.go_on()
     made.go_on()
-    assert done == [*range(20, 20 + 2 * REQUESTS), 7]
+    assert done == [*range(20, 20 + 2 * REQUESTS), 9]
     assert len(made) == 0
+
+
+def test_pings_wait_for_nobody_and_who_subscribes_takes_turns_with_who_connects() -> None:
+    done: list[int] = []
+    refused: list[int] = []
+    made = RequestQueue(
+        lambda sid, *_: done.append(sid), lambda sid, _: refused.append(sid), lambda: 0
+    )
+    # More connects than may wait.
+    payload = bytes(16_000)
+    while not refused:
+        made.take(SID_CONNECT, b"", b"", payload, b"")
+    done.clear()
+    made.take(SID_PING, b"", b"", b"", b"")
+    assert done == [SID_PING]
+    for _ in range(REQUESTS):
+        made.take(SID_SUBSCRIBE, b"", b"", b"", b"")
+    for _ in range(3):
+        made.go_on()
+    assert done.count(SID_SUBSCRIBE) == REQUESTS
+    assert SID_CONNECT in done
+    assert set(refused) == {SID_CONNECT}
 
 
 # ---- heartbeats
