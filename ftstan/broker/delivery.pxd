@@ -23,8 +23,10 @@ cdef class Delivery:
     cdef Py_ssize_t limit
     # Bytes that one listener gets before the others have their turn.
     cdef Py_ssize_t share
-    # Listeners that had their share of this emit, and have more.
-    cdef list yielded
+    # Where their clock stands, and the latest that anybody has been given on it.
+    cdef uint64_t given
+    cdef uint64_t latest
+    cdef uint64_t offers
     cdef readonly uint64_t out_msgs
     cdef readonly uint64_t out_bytes
     # Of out_msgs, those that a subscription had been sent before.
@@ -37,6 +39,8 @@ cdef class Delivery:
     cdef int follow_rules(self, Subscription sub, Pending* p, uint64_t seq) except -1
     cdef int pass_over(self, Subscription sub, uint64_t seq, size_t size) except -1
     cdef int serve(self, Listener who) except -1
+    cdef int serve_next(self) except -1
+    cdef bint give(self, Listener who) except -1
     cdef Py_ssize_t filled(self) noexcept
     cdef MsgBlock still(self, Channel channel, uint64_t seq, Py_ssize_t* i)
     cdef int acked(self, Subscription sub, uint64_t seq) except -1

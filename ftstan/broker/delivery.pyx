@@ -10,6 +10,8 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from heapq import heappop, heappush
+
 from ftstan.broker.inflight cimport Pending
 from ftstan.broker.state cimport Channel, Listener, Subscription
 from ftstan.wire.block cimport GAP, MsgBlock
@@ -34,7 +36,9 @@ cdef class Delivery:
         self.tracer = None
         self.with_events = []
         self.ready = []
-        self.yielded = []
+        self.given = 0
+        self.latest = 0
+        self.offers = 0
         self.limit = 0
         self.share = 0
         self.emitted_to = []
@@ -95,7 +99,10 @@ cdef class Delivery:
             who = (<Subscription>who).group
         if not who.queued:
             who.queued = True
-            self.ready.append(who)
+            # Who had nothing to get meanwhile has saved nothing up.
+            who.given = max(who.given, self.given)
+            self.offers += 1
+            heappush(self.ready, (who.given + who.channel.sent_size, self.offers, who))
 
     def drop_caches(self):
         """Blocks read for lagging subscriptions are kept for a second at most."""
@@ -133,9 +140,35 @@ cdef class Delivery:
         """Send new messages, each to whom the listener names, until it takes no more or there are
         none.
 
-        Who has had its share of the emit goes on behind the others: a long way to go must not keep
-        them waiting.
+        Who has had its share of the emit goes on when nobody will have been given less with the
+        next message: a long way to go, or messages of a megabyte, must not keep others waiting.
         """
+        cdef Py_ssize_t before = self.filled()
+        cdef bint has_more = self.give(who)
+        who.given = max(who.given, self.given) + <uint64_t>(self.filled() - before)
+        self.latest = max(self.latest, who.given)
+        if has_more:
+            self.enqueue(who)
+        return 0
+
+    cdef int serve_next(self) except -1:
+        """Serve whoever waits and will have been given least with its next message."""
+        cdef tuple offer = heappop(self.ready)
+        cdef Listener who = offer[2]
+        who.queued = False
+        if self.ready and who.given + who.channel.sent_size > max(offer[0], self.ready[0][0]):
+            # Its messages are larger than was known: others may be before it.
+            self.enqueue(who)
+            return 0
+        self.given = max(self.given, who.given)
+        self.serve(who)
+        if not self.ready:
+            # Nobody waits: they all begin together again.
+            self.given = self.latest
+        return 0
+
+    cdef bint give(self, Listener who) except -1:
+        """Send it its share; returns whether it is to be served again."""
         cdef Channel channel = who.channel
         cdef MsgBlock block
         cdef Subscription sub
@@ -151,21 +184,16 @@ cdef class Delivery:
                 who.last_sent = first - 1
                 seq = first
             if seq > channel.durable:
-                return 0
-            if self.filled() > self.limit:
-                self.enqueue(who)
-                return 0
+                return False
             if self.filled() > most:
-                who.queued = True
-                self.yielded.append(who)
-                return 0
+                return True
             try:
                 block = self.locate(channel, seq)
             except StoreError as error:
                 self.on_read_error(who.spokesman(), error)
-                return 0
+                return False
             if block is None:
-                return 0
+                return False
             i = block.find(seq)
             while (
                 i < block.count
@@ -177,7 +205,7 @@ cdef class Delivery:
                     break
                 self.send(sub, block, i, 0)
                 i += 1
-        return 0
+        return False
 
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1:
         """Put one message on the wire and into the window; what the NATS server does not carry is
@@ -211,6 +239,7 @@ cdef class Delivery:
         memcpy(out, block.buf + block.refs[i].off + GAP, size)
         if extra:
             put_redelivery(out + size, count)
+        sub.channel.sent_size = size
         self.out_msgs += 1
         self.out_bytes += size + extra
         if self.tracer is not None:

@@ -690,7 +690,7 @@ cdef class Core(Delivery):
         cdef Listener who
         cdef Subscription sub
         cdef Py_ssize_t i
-        cdef list ready
+        cdef bint is_crowded
         if failed:
             self.fail_acks(failed)
         for channel in self.touched:
@@ -709,30 +709,26 @@ cdef class Core(Delivery):
         self.limit = max(self.budget, self.filled() + self.budget // 4) if self.budget >= 0 else -1
         # Thousands may have a long way to go: at least one message for each.
         self.share = min(SHARE, (self.limit - self.filled()) // (len(self.ready) + 1))
+        is_crowded = len(self.ready) > 0
         for channel in self.touched:
             if channel.tail is None:
                 continue
             for i in range(len(channel.subs)):
                 sub = <Subscription>channel.subs[i]
                 if not sub.stalled and not sub.queued:
-                    self.serve(sub)
+                    if is_crowded:
+                        self.enqueue(sub)
+                    else:
+                        self.serve(sub)
             if channel.groups:
                 for who in channel.groups.values():
                     if not who.queued:
-                        self.serve(who)
-        ready = self.ready + self.yielded
-        self.ready = []
-        self.yielded = []
-        while ready:
-            for who in ready:
-                who.queued = False
-                self.serve(who)
-            ready = self.yielded
-            self.yielded = []
-            if self.filled() > self.limit:
-                break
-        # Who had its share comes behind those that had nothing.
-        self.ready.extend(ready)
+                        if is_crowded:
+                            self.enqueue(who)
+                        else:
+                            self.serve(who)
+        while self.ready and self.filled() <= self.limit:
+            self.serve_next()
         for channel in self.touched:
             channel.tail = None
         self.touched.clear()

@@ -8,6 +8,8 @@ cdef class Listener:
     cdef public uint64_t last_sent
     cdef public bint on_hold
     cdef public bint queued
+    # Bytes that it has been given, on a clock that all who wait share (``delivery.pyx``).
+    cdef uint64_t given
     cdef bint is_open(self) except -1
     cdef Subscription taker(self)
     cdef Subscription spokesman(self)
@@ -85,6 +87,8 @@ cdef class Channel:
     cdef public uint64_t durable
     cdef public int64_t last_ts
     cdef public int64_t active_at
+    # Bytes of the message of it that was delivered last.
+    cdef size_t sent_size
     cdef MsgBlock staged
     cdef MsgBlock tail
     cdef MsgBlock cache
