@@ -69,6 +69,11 @@ def pages_context(options: MonitorOptions, tls: ServerTlsOptions) -> ssl.SSLCont
     return context
 
 
+#: Pages of the NATS server that are read and passed on at a time: a large one takes a tenth of a
+#: second of this loop, and whoever asks whether the server is well must not wait for sixty of them.
+PAGES: Final = 4
+
+
 class Views(StreamingViews, OwnViews, MetricsViews, passthrough.NatsViews, Protocol):
     """What the pages show. Called on the control loop: none may wait for storage."""
 
@@ -86,6 +91,7 @@ class Monitor:
         self._child: NatsServerChild | None = None
         self.url = ""
         """Where these pages are found by others; empty while there are none."""
+        self._pages = asyncio.Semaphore(PAGES)
         self._runner: web.AppRunner | None = None
         self._listener: Listener | None = None
         self._passthrough: passthrough.Passthrough | None = None
@@ -118,7 +124,13 @@ class Monitor:
         """
         app = self._application(host, port, secure=context is not None)
         runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=_logger()
+            app,
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=IDLE_S,
+            logger=_logger(),
+            # Nobody reads what is made for who has gone.
+            handler_cancellation=True,
         )
         await runner.setup()
         assert runner.server is not None
@@ -195,7 +207,7 @@ class Monitor:
         for path in passthrough.PATHS:
             name = path[1:]
             full = base + path if name else base or "/"
-            app.router.add_route("*", full, _named(self._passthrough.handle, name))
+            app.router.add_route("*", full, _named(self._pass_on, name))
         app.router.add_route("*", "/{path:.*}", not_found)
         app.on_response_prepare.append(_trim_headers)
         return app
@@ -212,6 +224,11 @@ class Monitor:
         if refusal is not None:
             return refusal
         return sent_in_chunks(request, await handler(request))
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        assert self._passthrough is not None
+        async with self._pages:
+            return await self._passthrough.handle(request)
 
 
 class _OneLine(logging.Handler):
