@@ -357,7 +357,7 @@ def claim(
     except OSError as error:
         raise StoreError(
             f"{EPOCH_NAME}: the epoch cannot be raised: {error.strerror or error}",
-            hint="check the storage and the kernel log of this host; nothing was taken over",
+            hint=f"{_remedy(error)}; nothing was taken over",
         ) from error
     return activation
 
@@ -423,9 +423,18 @@ def claim_next(
     except OSError as error:
         raise StoreError(
             f"{EPOCH_NAME}: the epoch cannot be raised: {error.strerror or error}",
-            hint="check the storage and the kernel log of this host",
+            hint=_remedy(error),
         ) from error
     return activation
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            "the file system is full: enlarge it, or remove what is not the datastore's "
+            "(docs/operate.md)"
+        )
+    return "check the storage and the kernel log of this host"
 
 
 def _announce(disk: Disk, root_fd: int, ahead: EpochRecord) -> None:

@@ -343,7 +343,8 @@ CODES: Final = (
     Code(
         2114,
         "..: the epoch cannot be raised: ..",
-        "Look at the storage and at the kernel log of this host",
+        "If the file system is full make room, else look at the storage and at the kernel log of "
+        "this host",
     ),
     Code(
         2115,

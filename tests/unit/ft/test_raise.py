@@ -150,8 +150,9 @@ def test_a_refused_claim_leaves_the_owner_as_it_is_and_the_next_try_passes_over_
     group = Group()
     # The name is made, and the sync of its directory fails.
     group.at_call(creates("ft.claim.2"), lambda: group.first.fail_next("fsync", errno.ENOSPC))
-    with pytest.raises(StoreError, match="cannot be raised"):
+    with pytest.raises(StoreError, match="cannot be raised") as caught:
         group.owner.raise_epoch()
+    assert caught.value.hint.startswith("the file system is full")
     group.owner.confirm()
     assert group.owner.activation.epoch == 1
     group.owner.raise_epoch()
