@@ -106,11 +106,11 @@ cdef extern from *:
         return fd;
     }
 
-    /* The kernel keeps about so many bytes between two ends of a socket pair. */
+    /* The kernel keeps about so many bytes between two ends of a socket pair, and as many for its
+       own records of them. */
     static inline void front_hold(int fd, int bytes)
     {
-        int half = bytes / 2; /* the kernel takes twice that */
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     }
 
     static inline int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data)
