@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file.log import records
+from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import foreign_writes
 from ftstan.stores.file.recovery.damage import Bad
@@ -24,11 +24,14 @@ from ftstan.stores.file.state.statefile import check_version
 from ftstan.stores.file.stretch import GrownError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ftstan.stores.file.env import FileEnv
     from ftstan.wire.block import MsgBlock
 
 _DAT = re.compile(r"msgs\.([+-]?[0-9]+)\.dat\Z", re.ASCII)
 _IDX = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.idx\Z", re.ASCII)
+_CHANNEL_FILES = ("subs.dat", CONFIRMED, purge_mark.NAME, moved_mark.NAME)
 _ENTRY = records.INDEX_SIZE
 _MAX_NUMBER = 1 << 63
 _ZEROS = 4096
@@ -121,6 +124,15 @@ class Measured:
         """
         numbers = [f.number for f in self.found if f.number < limit or not f.empty]
         return max([0, *numbers, *(number for number, _ in self.orphans if number < limit)])
+
+
+def holds_channel(names: Iterable[tuple[str, bool]]) -> bool:
+    """Whether a directory of these names is a channel: it has one of the original's files, or one
+    of ours that may say what sequences were given out, whatever became of the others.
+    """
+    return any(
+        name in _CHANNEL_FILES or name.startswith("msgs.") for name, is_dir in names if not is_dir
+    )
 
 
 def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[str]]:

@@ -18,6 +18,7 @@ from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import lost
 from ftstan.stores.file.recovery.measure import (
+    holds_channel,
     index_numbers,
     number_of,
     slice_numbers,
@@ -700,12 +701,11 @@ def _may_be_channel(source: Source, name: str) -> bool:
         # The file system's own is for root alone.
         return name != FOREIGN
     try:
-        inside = [n for n, folder in source.disk.listdir(fd) if not folder]
+        return holds_channel(source.disk.listdir(fd))
     except OSError:
         return True
     finally:
         source.disk.close(fd)
-    return any(n == "subs.dat" or n.startswith("msgs.") for n in inside)
 
 
 def _end_of(index: bytes) -> int:
