@@ -20,7 +20,7 @@ from ftstan.stores.file.recovery.damage import Bad
 from ftstan.stores.file.regular import DIRECTORY, IrregularError, open_file
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
-from ftstan.stores.file.state.statefile import check_version
+from ftstan.stores.file.state.statefile import HEAD_SIZE, check_version, is_unfilled
 from ftstan.stores.file.stretch import GrownError
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Found:
     scattered: bool = False
     #: The index names the sequences from the first to ``claimed`` in turn, and nothing else.
     is_index_whole: bool = False
+    #: Nothing was ever stored in it.
+    unfilled: bool = False
 
     @property
     def empty(self) -> bool:
@@ -304,13 +306,13 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         proven = records.scan_index(sure, env.crc, env.options.check_crc)
     fd = open_file(disk, dirfd, file)
     try:
-        version = disk.pread(fd, records.VERSION_SIZE, 0)
+        head = disk.pread(fd, HEAD_SIZE, 0)
         trusted = (
             proven.count
             and proven.contiguous
             and _last_entry_holds(env, channel, fd, index, proven)
         )
-        if len(version) == records.VERSION_SIZE and (wrong := check_version(version)):
+        if not is_unfilled(head) and (wrong := check_version(head)):
             m.problems.append((file, wrong))
             trusted = False
         if not trusted:
@@ -321,7 +323,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     data = found.data
     if found.resumes:
         m.problems.append((file, found.words))
-    size = found.end if trusted or data else len(version)
+    size = found.end if trusted or data else len(head)
     scattered = False
     if foreign or goes_on:
         behind = index[proven.count * _ENTRY :]
@@ -341,6 +343,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     return Found(
         *(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered),
         is_index_whole=is_index_whole,
+        unfilled=is_unfilled(head),
     )
 
 

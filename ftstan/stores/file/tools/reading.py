@@ -29,7 +29,12 @@ from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.checkpoint import is_bound
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.confirmed import read_confirmed
-from ftstan.stores.file.state.statefile import check_version, read_whole
+from ftstan.stores.file.state.statefile import (
+    HEAD_SIZE,
+    check_version,
+    is_unfilled,
+    read_whole,
+)
 from ftstan.stores.file.stretch import read_stretch
 from ftstan.stores.file.tools.statereading import (
     SUB_KINDS,
@@ -378,11 +383,11 @@ class ChannelFiles:
             s.dat_size = _size(source, data_fd)
             index = None if s.idx in self.irregular else read_whole(source.disk, self.dirfd, s.idx)
             s.idx_size = -1 if index is None else len(index)
-            version = source.disk.pread(data_fd, _VERSION, 0)
-            if len(version) < _VERSION:
+            head = source.disk.pread(data_fd, HEAD_SIZE, 0)
+            if is_unfilled(head):
                 s.index_clean = not index
                 return s, b""
-            s.refused = check_version(version)
+            s.refused = check_version(head)
             # What it names may be of another file, too: the data are read as a start reads them.
             return s, self._locate(s, data_fd, b"" if s.refused else index or b"")
         finally:
