@@ -13,6 +13,7 @@ from ftstan.base.errors import DamageError
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits
+from ftstan.wire.block import MsgBlock
 from tests.filenode import Owner
 from tests.sim.disk import CrashMode
 from tests.unit.stores.test_slices import Node, contents, fresh
@@ -111,3 +112,19 @@ def test_an_index_in_memory_that_is_too_short_is_damage_and_no_hang() -> None:
     node.clock.advance(4000)
     node.store.tick(node.clock.wall_ns())
     assert node.channel().count == 2
+
+
+def test_a_purge_that_ends_in_a_hole_behind_what_the_limits_dropped_last() -> None:
+    node = Node(fresh(), Owner(), FileStoreOptions(slice_max_msgs=10000), NO_LIMITS)
+    block = MsgBlock()
+    # Limits look at 4096 entries at once, and do not see what follows.
+    for sequence in [*range(1, 4097), *range(5000, 5003)]:
+        block.append(sequence, b"foo", b"", b"x", node.clock.wall_ns())
+    channel = node.channel()
+    channel.append(block)
+    assert node.store.commit() == {}
+    log_of(node).set_limits(ChannelLimits(max_msgs=3, max_bytes=0))
+    channel.expire(node.clock.wall_ns())
+    assert channel.first == 4097
+    channel.purge(4500)
+    assert (channel.first, channel.count) == (5000, 3)
