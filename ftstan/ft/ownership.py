@@ -447,13 +447,15 @@ class StoreOwner:
         """Raise ``StoreError`` if a channel has moved: the store is not to become mixed.
 
         Before anything is claimed: every later owner carries on what is recorded, and none of them
-        could serve.
+        could serve. Where that says mixed already, a mark that cannot be read keeps nobody away.
         """
         # Late: only the operator's word needs it.
         from ftstan.stores.file.log.moved_mark import MIXED, moved_in  # noqa: PLC0415
 
+        owner = self.read_owner()
+        is_mixed = owner is not None and owner.ft_mixed
         try:
-            moved = moved_in(self._asking_disk, self.root)
+            moved = moved_in(self._asking_disk, self.root, sure=is_mixed)
         except OSError as error:
             raise self._unreadable(error) from error
         if moved:

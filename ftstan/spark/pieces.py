@@ -18,7 +18,7 @@ from ftstan.spark.decode import beginning, ending
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import idx_name
 from ftstan.stores.file.regular import IrregularError, open_file
-from ftstan.stores.file.state.statefile import check_version
+from ftstan.stores.file.state.statefile import HEAD_SIZE, check_version, is_unfilled
 from ftstan.stores.file.tools.statereading import plain
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class SliceReader:
         self._dat = self._idx = -1
 
     def _check_version(self) -> str:
-        version = os.pread(self._dat, _START, 0)
-        return check_version(version) if len(version) == _START else ""
+        head = os.pread(self._dat, HEAD_SIZE, 0)
+        return "" if is_unfilled(head) else check_version(head)
 
     def _open_index(self, dirfd: int) -> int:
         """The index; -1 if there is none that can be used."""

@@ -22,7 +22,7 @@ from ftstan.ft.lock import is_held
 from ftstan.spark.report import ReadingFinding, ReadingKind
 from ftstan.stores.file.log import purge_mark
 from ftstan.stores.file.log.view import dat_name, show
-from ftstan.stores.file.recovery.measure import slice_numbers
+from ftstan.stores.file.recovery.measure import holds_channel, slice_numbers
 from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
 from ftstan.stores.file.tools.reading import NEVER_OURS
 from ftstan.wire.subjects import valid_channel
@@ -277,7 +277,7 @@ def _files(dirfd: int) -> tuple[dict[int, int], set[int], _Odd, bool]:
             for entry in entries:
                 name = entry.name
                 if not name.startswith("msgs."):
-                    known = known or name == "subs.dat"
+                    known = known or holds_channel([(name, False)])
                     continue
                 known = True
                 digits = name[5:-4]

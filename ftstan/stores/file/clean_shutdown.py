@@ -42,6 +42,8 @@ class Leaving:
         self._env = env
         self._known = known
         self._ready: dict[bytes, Entry | None] = {}
+        self._damaged: list[bytes] = []
+        """Channels that are left quarantined."""
         self._queue: deque[FileChannel] = deque()
         self._rounds = 0
 
@@ -85,6 +87,8 @@ class Leaving:
             elif not channel.intact:
                 # Damage was met since: the next start must look for itself.
                 self._ready[channel.name] = None
+            if channel.quarantined:
+                self._damaged.append(channel.name)
 
     def leave_word(self) -> None:
         """Everything is durable and nothing is open: say so for the next start.
@@ -93,7 +97,9 @@ class Leaving:
         """
         try:
             checkpoint.save(
-                self._env, {name: entry for name, entry in self._ready.items() if entry is not None}
+                self._env,
+                {name: entry for name, entry in self._ready.items() if entry is not None},
+                self._damaged,
             )
         except OSError as error:
             why = error.strerror or error

@@ -239,14 +239,25 @@ class FileStore:
         self._progress(len(channels), len(channels))
 
     def _refuse_moved(self) -> None:
-        """Raise ``RecoveryError`` if the group became mixed although a channel has moved."""
-        moved = next((c for c in self._channels.values() if c.mover is not None), None)
-        if self._env.owner.mixed and moved is not None:
+        """Raise ``RecoveryError`` if the group became mixed although a channel has moved.
+
+        A mark that cannot be read ends nothing but the publishes to its channel. ``OSError`` passes
+        through.
+        """
+        if not self._env.owner.mixed:
+            return
+        moved = next((c for c in self._channels.values() if self._has_moved(c)), None)
+        if moved is not None:
             raise RecoveryError(
                 moved_mark.MIXED.format(name=show(moved.name)),
                 hint="stop the members and run ftstanctl ft mixed off --dir DIRECTORY; then "
                 "ftstanctl channel moved CHANNEL off, if it is to be a mixed group",
             )
+
+    def _has_moved(self, channel: FileChannel) -> bool:
+        return (
+            channel.mover is not None and not moved_mark.read(self._env.fresh, channel.log.dirfd)[1]
+        )
 
     def _adopt(self, channel: FileChannel, reading: Reading | None) -> None:
         """Take a channel that was read into the store, unless its directory holds none.

@@ -27,7 +27,12 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import Slice, SliceLog, dat_name, idx_name, show
 from ftstan.stores.file.regular import open_file, sync_file
 from ftstan.stores.file.state import subreplay
-from ftstan.stores.file.state.statefile import check_version, read_file, replace_file
+from ftstan.stores.file.state.statefile import (
+    check_version,
+    is_unfilled,
+    read_file,
+    replace_file,
+)
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -201,7 +206,7 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = Fal
     ``durable``: there is no need to sync it where it is whole.
     """
     data = read_file(env, dirfd, name)
-    if data is None or len(data) < records.VERSION_SIZE:
+    if data is None or is_unfilled(data):
         whole = records.VERSION
     elif check_version(data):
         return

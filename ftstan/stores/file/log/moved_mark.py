@@ -6,7 +6,8 @@ removed while the channel is there: a late removal could hit the mark of a succe
 finds no source. A channel that takes publishes again has a file that says so.
 
 What cannot be read, or was written by a later release, counts as moved: a publish that is refused
-is published elsewhere or again, one that is taken here after the move would be seen by nobody.
+is published elsewhere or again, one that is taken here after the move would be seen by nobody. A
+group that is mixed already is served all the same: there no channel can have been marked.
 
 Layout: ``docs/compat/filestore.md`` (side files).
 """
@@ -87,19 +88,19 @@ def decode(data: bytes) -> tuple[bytes | None, str]:
     return (body[_BODY.size :] if has_moved else None), ""
 
 
-def moved_in(disk: Disk, root: int) -> list[str]:
+def moved_in(disk: Disk, root: int, *, sure: bool = False) -> list[str]:
     """The channels of the datastore ``root`` which have moved, by name.
 
-    ``OSError`` passes through.
+    ``sure``: those alone whose marks can be read. ``OSError`` passes through.
     """
     moved = []
     for name, is_dir in sorted(disk.listdir(root)):
-        if is_dir and _has_moved(disk, root, name):
+        if is_dir and _has_moved(disk, root, name, sure=sure):
             moved.append(name)
     return moved
 
 
-def _has_moved(disk: Disk, root: int, name: str) -> bool:
+def _has_moved(disk: Disk, root: int, name: str, *, sure: bool) -> bool:
     try:
         dirfd = disk.open_dir_at(root, name)
     except FileNotFoundError:
@@ -110,8 +111,10 @@ def _has_moved(disk: Disk, root: int, name: str) -> bool:
             raise
         return False
     try:
-        return read(disk, dirfd)[0] is not None
+        mover, wrong = read(disk, dirfd)
     except IrregularError:
-        return True
+        return not sure
+    else:
+        return mover is not None and not (sure and wrong)
     finally:
         disk.close(dirfd)

@@ -147,7 +147,12 @@ class RetainedSlices(SliceView):
                     self._complain(f"Unable to remove first message: {error}")
                     self._drop_uncounted(sequence)
                 continue
-            self._advance(index, records.find_entry(index, sequence + 1), s)
+            k = records.find_entry(index, sequence + 1)
+            if k:
+                self._advance(index, k, s)
+            else:
+                # Sequences are missing behind what was dropped last.
+                self.first = records.entry(index, 0)[0]
 
     def _drop_uncounted(self, sequence: int) -> None:
         """``drop_through`` in the slice that holds ``sequence``, by sequences only: its index

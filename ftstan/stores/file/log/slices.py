@@ -425,6 +425,14 @@ class SliceLog(RetainedSlices):
         )
         s.index = index
         self.unsure.add(s.number)
+        active = self._active
+        if active is not None and active.slice is s:
+            # What is stored from now on would be missing in what is in memory, and the file lies.
+            is_unsynced = active.data_dirty and not self._env.options.sync
+            self._doubt(active)
+            self._close_active()
+            if is_unsynced:
+                self._loose[s.number] = True
         return True
 
     def _is_full(self, active: _Active, timestamp: int) -> bool:

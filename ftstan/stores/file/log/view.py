@@ -218,19 +218,21 @@ class SliceView:
             k = sequence - s.first
             n = min(most, s.entries - k)
             if s.index is not None:
-                return s.index[k * _ENTRY : (k + n) * _ENTRY], k
-            index = self._pread(
-                s, idx_name(s.number), n * _ENTRY, records.VERSION_SIZE + k * _ENTRY
-            )
+                index = s.index[k * _ENTRY : (k + n) * _ENTRY]
+            else:
+                index = self._pread(
+                    s, idx_name(s.number), n * _ENTRY, records.VERSION_SIZE + k * _ENTRY
+                )
         else:
             whole = s.index
             if whole is None:
                 whole = self._pread(s, idx_name(s.number), s.entries * _ENTRY, records.VERSION_SIZE)
             k = records.find_entry(whole, sequence)
-            index = whole[k * _ENTRY : min(k + most, s.entries) * _ENTRY]
-        # Also what was proven when it was measured may be lost since, and zeros lie before what
-        # came later.
-        if len(index) < _ENTRY or (
+            n = min(most, s.entries - k)
+            index = whole[k * _ENTRY : (k + n) * _ENTRY]
+        # Also what was proven when it was measured may be lost since, at the end too, and zeros lie
+        # before what came later.
+        if len(index) < max(n, 1) * _ENTRY or (
             s.index is None and not records.sound_entries(index, sequence, s.contiguous)
         ):
             raise self._damage(s, f"the index has no entry for sequence {sequence}")

@@ -415,7 +415,7 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None
         _report_cut(env, f, bad)
         damage.cut(env, slog.dirfd, dat_name(f.number), bad)
     for f in m.found:
-        if f.size < records.VERSION_SIZE:
+        if f.unfilled:
             log.warning(
                 f'channel "{show(slog.name)}": {dat_name(f.number)} has {f.size} bytes, it was '
                 "never filled"

@@ -13,22 +13,25 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file.log import records
+from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import foreign_writes
 from ftstan.stores.file.recovery.damage import Bad
 from ftstan.stores.file.regular import DIRECTORY, IrregularError, open_file
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
-from ftstan.stores.file.state.statefile import check_version
+from ftstan.stores.file.state.statefile import HEAD_SIZE, check_version, is_unfilled
 from ftstan.stores.file.stretch import GrownError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ftstan.stores.file.env import FileEnv
     from ftstan.wire.block import MsgBlock
 
 _DAT = re.compile(r"msgs\.([+-]?[0-9]+)\.dat\Z", re.ASCII)
 _IDX = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.idx\Z", re.ASCII)
+_CHANNEL_FILES = ("subs.dat", CONFIRMED, purge_mark.NAME, moved_mark.NAME)
 _ENTRY = records.INDEX_SIZE
 _MAX_NUMBER = 1 << 63
 _ZEROS = 4096
@@ -60,6 +63,8 @@ class Found:
     scattered: bool = False
     #: The index names the sequences from the first to ``claimed`` in turn, and nothing else.
     is_index_whole: bool = False
+    #: Nothing was ever stored in it.
+    unfilled: bool = False
 
     @property
     def empty(self) -> bool:
@@ -121,6 +126,15 @@ class Measured:
         """
         numbers = [f.number for f in self.found if f.number < limit or not f.empty]
         return max([0, *numbers, *(number for number, _ in self.orphans if number < limit)])
+
+
+def holds_channel(names: Iterable[tuple[str, bool]]) -> bool:
+    """Whether a directory of these names is a channel: it has one of the original's files, or one
+    of ours that may say what sequences were given out, whatever became of the others.
+    """
+    return any(
+        name in _CHANNEL_FILES or name.startswith("msgs.") for name, is_dir in names if not is_dir
+    )
 
 
 def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[str]]:
@@ -292,13 +306,13 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         proven = records.scan_index(sure, env.crc, env.options.check_crc)
     fd = open_file(disk, dirfd, file)
     try:
-        version = disk.pread(fd, records.VERSION_SIZE, 0)
+        head = disk.pread(fd, HEAD_SIZE, 0)
         trusted = (
             proven.count
             and proven.contiguous
             and _last_entry_holds(env, channel, fd, index, proven)
         )
-        if len(version) == records.VERSION_SIZE and (wrong := check_version(version)):
+        if not is_unfilled(head) and (wrong := check_version(head)):
             m.problems.append((file, wrong))
             trusted = False
         if not trusted:
@@ -309,7 +323,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     data = found.data
     if found.resumes:
         m.problems.append((file, found.words))
-    size = found.end if trusted or data else len(version)
+    size = found.end if trusted or data else len(head)
     scattered = False
     if foreign or goes_on:
         behind = index[proven.count * _ENTRY :]
@@ -329,6 +343,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     return Found(
         *(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered),
         is_index_whole=is_index_whole,
+        unfilled=is_unfilled(head),
     )
 
 

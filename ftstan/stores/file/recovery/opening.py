@@ -21,7 +21,7 @@ from ftstan.stores.file.env import FOREIGN
 from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import show
 from ftstan.stores.file.recovery import damage, judging, quarantine
-from ftstan.stores.file.recovery.measure import Measured, measure
+from ftstan.stores.file.recovery.measure import Measured, holds_channel, measure
 from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.state import checkpoint, state_recovery
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of, read_confirmed
@@ -135,9 +135,7 @@ def _read_listed(
     seen: Seen | None,
 ) -> Reading | None:
     entry = known.get(slog.name)
-    if not any(
-        name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir
-    ):
+    if not holds_channel(names):
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
         return None
     mark, no_file = _read_mark(env, slog, dirfd, names)

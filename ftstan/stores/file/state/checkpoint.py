@@ -177,12 +177,17 @@ def entry_of(env: FileEnv, slog: SliceLog) -> Entry | None:
     return Entry(files, rows, highest, slog.last, subs)
 
 
-def save(env: FileEnv, entries: dict[bytes, Entry]) -> None:
-    """Write the checkpoint of this activation. Raises ``OSError`` and ``FencedError``."""
+def save(env: FileEnv, entries: dict[bytes, Entry], damaged: Iterable[bytes] = ()) -> None:
+    """Write the checkpoint of this activation. Raises ``OSError`` and ``FencedError``.
+
+    ``damaged``: channels that it knows, and must be read.
+    """
     if NAME in env.occupied:
         return
     epoch, nonce = env.owner.identity
     body = b"".join(_key(name) + b"\t" + entry.encoded() + b"\n" for name, entry in entries.items())
+    # Before the tab is no name: earlier releases pass over the line.
+    body += b"".join(_damaged_key(name) + b"\t\n" for name in damaged)
     head = _HEAD.pack(0, epoch, nonce)[_CRC_SIZE:]
     crc = zlib.crc32(body, zlib.crc32(head))
     env.disk.close(
@@ -205,8 +210,8 @@ class Checkpoint:
         return _key(name) in self._lines
 
     def leaves_out(self, name: bytes) -> bool:
-        """Whether it counts and says nothing about a channel: that may have been made since."""
-        return self._counts and name not in self
+        """Whether it counts and does not know a channel: that may have been made since."""
+        return self._counts and name not in self and _damaged_key(name) not in self._lines
 
     def get(self, name: bytes) -> Entry | None:
         """What it says about a channel."""
@@ -256,3 +261,8 @@ def _written_by(activation: tuple[int, bytes], data: bytes | None) -> Checkpoint
 def _key(name: bytes) -> bytes:
     """A channel's name as the file has it: without tabs and line ends, whatever the name is."""
     return json.dumps(os.fsdecode(name)).encode()
+
+
+def _damaged_key(name: bytes) -> bytes:
+    """What the file has in the place of the name of a channel that was left quarantined."""
+    return b"damaged " + _key(name)

@@ -3,8 +3,8 @@
 
 What ends a file and cannot have been answered for is cut; damage in the middle of ``clients.dat``
 costs the clients that cannot be read, damage in ``subs.dat`` the channel's freedom to write, damage
-in ``server.dat`` the start. A file of up to three bytes counts as absent: its creation was cut
-short before anything was stored in it.
+in ``server.dat`` the start. A file of up to three bytes, or of four that are zeros, counts as
+absent: its creation was cut short before anything was stored in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from ftstan.stores.file.recovery.damage import Bad
 from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.state import state_records, subreplay
 from ftstan.stores.file.state.confirmed import epoch_of
-from ftstan.stores.file.state.statefile import Seen, check_version, look_at, read_file, replace_file
+from ftstan.stores.file.state.statefile import (
+    Seen,
+    check_version,
+    is_unfilled,
+    look_at,
+    read_file,
+    replace_file,
+)
 from ftstan.stores.file.stretch import is_blank
 
 if TYPE_CHECKING:
@@ -113,7 +120,7 @@ def read_clients(env: FileEnv, before: ClientsAsRead | None = None) -> ClientsAs
 
 def _clients_of(env: FileEnv, data: bytes | None) -> dict[bytes, ClientInfo]:
     name = "clients.dat"
-    if data is None or len(data) < _START:
+    if data is None or is_unfilled(data):
         if data is not None:
             log.warning(f'"{name}" has {len(data)} bytes: it was created and never filled')
         return {}
@@ -227,7 +234,7 @@ def read_subs(env: FileEnv, channel: bytes, dirfd: int, seen: Seen | None = None
     if data is None:
         return found
     shown = f"{show(channel)}/subs.dat"
-    if len(data) < _START:
+    if is_unfilled(data):
         log.error(
             f'"{shown}" has {len(data)} bytes: it was created and never filled; subscriptions in '
             "it are lost"

@@ -39,6 +39,10 @@ class StateFileError(StoreError):
     """
 
 
+#: So many bytes tell whether a file has more than a version.
+HEAD_SIZE = records.VERSION_SIZE + 1
+
+
 @dataclass(slots=True)
 class Replacement:
     """A new file to put in the place of ``name``.
@@ -370,6 +374,13 @@ def read_whole(disk: Disk, dirfd: int, name: str, seen: Seen | None = None) -> b
         return data if seen is None or disk.fstat(fd).ino != seen.ino else data[: seen.size]
     finally:
         disk.close(fd)
+
+
+def is_unfilled(data: bytes) -> bool:
+    """Whether these bytes are all of a file in which nothing was ever stored: its creation was cut
+    short, or an original server had not synced it and only its size has arrived.
+    """
+    return len(data) < records.VERSION_SIZE or data == bytes(records.VERSION_SIZE)
 
 
 def check_version(data: bytes) -> str:

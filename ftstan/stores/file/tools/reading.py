@@ -18,6 +18,7 @@ from ftstan.stores.file.log import moved_mark, purge_mark, records
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import lost
 from ftstan.stores.file.recovery.measure import (
+    holds_channel,
     index_numbers,
     number_of,
     slice_numbers,
@@ -28,7 +29,12 @@ from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.checkpoint import is_bound
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.confirmed import read_confirmed
-from ftstan.stores.file.state.statefile import check_version, read_whole
+from ftstan.stores.file.state.statefile import (
+    HEAD_SIZE,
+    check_version,
+    is_unfilled,
+    read_whole,
+)
 from ftstan.stores.file.stretch import read_stretch
 from ftstan.stores.file.tools.statereading import (
     SUB_KINDS,
@@ -377,11 +383,11 @@ class ChannelFiles:
             s.dat_size = _size(source, data_fd)
             index = None if s.idx in self.irregular else read_whole(source.disk, self.dirfd, s.idx)
             s.idx_size = -1 if index is None else len(index)
-            version = source.disk.pread(data_fd, _VERSION, 0)
-            if len(version) < _VERSION:
+            head = source.disk.pread(data_fd, HEAD_SIZE, 0)
+            if is_unfilled(head):
                 s.index_clean = not index
                 return s, b""
-            s.refused = check_version(version)
+            s.refused = check_version(head)
             # What it names may be of another file, too: the data are read as a start reads them.
             return s, self._locate(s, data_fd, b"" if s.refused else index or b"")
         finally:
@@ -700,12 +706,11 @@ def _may_be_channel(source: Source, name: str) -> bool:
         # The file system's own is for root alone.
         return name != FOREIGN
     try:
-        inside = [n for n, folder in source.disk.listdir(fd) if not folder]
+        return holds_channel(source.disk.listdir(fd))
     except OSError:
         return True
     finally:
         source.disk.close(fd)
-    return any(n == "subs.dat" or n.startswith("msgs.") for n in inside)
 
 
 def _end_of(index: bytes) -> int:

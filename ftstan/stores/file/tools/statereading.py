@@ -14,7 +14,7 @@ from ftstan.base.errors import WireError
 from ftstan.stores import protos
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state import state_records, subreplay
-from ftstan.stores.file.state.statefile import check_version, read_whole
+from ftstan.stores.file.state.statefile import check_version, is_unfilled, read_whole
 
 if TYPE_CHECKING:
     from ftstan.stores.file.tools.source import Source
@@ -48,7 +48,7 @@ class Typed:
     ``bad`` lies between good ones.
 
     ``tail`` is what follows the last good record, ``None`` if nothing does; ``missing`` says that
-    there is no file, or one of up to three bytes; ``refused`` why it cannot be read at all.
+    there is no file, or one that was never filled; ``refused`` why it cannot be read at all.
     """
 
     rows: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -94,7 +94,7 @@ def read_state(source: Source, dirfd: int, name: str, kinds: int) -> Typed:
     if not _is_regular(source, dirfd, name):
         return Typed(refused=NOT_REGULAR)
     data = read_whole(source.disk, dirfd, name)
-    if data is None or len(data) < _VERSION:
+    if data is None or is_unfilled(data):
         return Typed(size=len(data or b""), missing=True)
     if wrong := check_version(data):
         return Typed(size=len(data), refused=wrong)
