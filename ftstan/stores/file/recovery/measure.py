@@ -352,7 +352,20 @@ def _last_entry_holds(
 def bad_of(env: FileEnv, channel: bytes, f: Found) -> Bad:
     """What ends the records of a slice, ready to be judged."""
     following = next_whole(f.rest, 0, channel, f.last, env.crc, base=f.bad_at, named=f.named)
-    return Bad(f"{show(channel)}/{dat_name(f.number)}", f.bad_at, f.why, f.rest, following >= 0)
+    k = records.find_entry(f.named, f.last + 1)
+    is_named = f.claimed > f.last and k < len(f.named) // _ENTRY
+    ends = {records.search_from(f.rest, 0, channel, f.last, env.crc)}
+    if is_named:
+        _, offset, _, size = records.entry(f.named, k)
+        ends.add(offset + records.HEADER_SIZE + size - f.bad_at)
+    return Bad(
+        f"{show(channel)}/{dat_name(f.number)}",
+        f.bad_at,
+        f.why,
+        f.rest,
+        following,
+        is_between=is_named and following in ends,
+    )
 
 
 def entries_of(env: FileEnv, dirfd: int, f: Found) -> bytes:
