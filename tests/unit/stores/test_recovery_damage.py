@@ -100,8 +100,9 @@ def spoil(name: str, at: int, mask: int = 1) -> Callable[[Tree], None]:
 # -----------------------------------------------------------------------------------------------
 
 
-def bad(rest: bytes, offset: int = 4, *, follows: bool = False) -> Bad:
-    return Bad("foo/msgs.1.dat", offset, "bad: whatever", rest, follows)
+def bad(rest: bytes, offset: int = 4, *, follows: bool = False, is_between: bool = False) -> Bad:
+    following = len(rest) if follows else -1
+    return Bad("foo/msgs.1.dat", offset, "bad: whatever", rest, following, is_between=is_between)
 
 
 def test_a_header_that_is_there_says_how_long_its_record_is() -> None:
@@ -138,6 +139,15 @@ def test_a_page_that_never_arrived_is_a_hole_on_sector_boundaries(
     offset: int, rest: bytes, *, hole: bool
 ) -> None:
     assert bad(rest, offset, follows=True).unpromised is hole
+    # With a whole record right behind it, and where an index names it, only a hole at its start is.
+    between = bad(rest, offset, follows=True, is_between=True)
+    assert between.unpromised is (hole and not any(rest[:8]))
+
+
+def test_a_hole_behind_the_next_whole_record_is_none_of_the_bad_one() -> None:
+    rest = b"\xe8\3\0\0abcd" + b"x" * 500 + bytes(512)
+    assert Bad("foo/msgs.1.dat", 4, "bad: whatever", rest, 1020).unpromised
+    assert not Bad("foo/msgs.1.dat", 4, "bad: whatever", rest, 500).unpromised
 
 
 @pytest.mark.parametrize("index", [True, False])

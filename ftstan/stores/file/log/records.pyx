@@ -526,13 +526,51 @@ cdef enum:
     _LAST_FIELD = 15
 
 
+cdef int field_ends(const char* p, size_t n, int most, size_t* ends) noexcept nogil:
+    """Where the fields of the record at the start of ``n`` bytes end, whatever size its header
+    says; returns how many there are, ``most`` at most.
+
+    Those of a whole record are among them, one that the header behind it looks like may be, too.
+    """
+    cdef size_t pos = _HEADER
+    cdef uint64_t v[2]
+    cdef uint64_t last = 0
+    cdef uint8_t byte
+    cdef int count = 0
+    cdef int k
+    cdef int shift
+    while count < most:
+        for k in range(2):
+            v[k] = 0
+            shift = 0
+            while True:
+                if pos >= n or shift > 63:
+                    return count
+                byte = <uint8_t>p[pos]
+                pos += 1
+                v[k] |= <uint64_t>(byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+        if not last < v[0] >> 3 <= <uint64_t>most or v[0] & 7 not in (0, 2):
+            return count
+        last = v[0] >> 3
+        if v[0] & 7 == 2:
+            if v[1] > n - pos:
+                return count
+            pos += v[1]
+        ends[count] = pos
+        count += 1
+    return count
+
+
 cdef size_t claimed(const char* p, size_t n, size_t size, uint64_t most) noexcept nogil:
     """Bytes of the record at the start of ``n`` bytes, header included, if its fields fill the
     ``size`` that its header says, or would: they may go on behind the bytes that are there. 0: they
     do not.
 
-    Fields are numbers and texts, in ascending order up to ``most``. So those of a size that has
-    been changed do not fill it: what comes behind a message's timestamp, or has the zeros of
+    Fields are numbers and texts, in ascending order up to ``most``. Those of a size that has been
+    changed hardly ever fill it: what comes behind a message's timestamp, or has the zeros of
     another record's header, is no field.
     """
     cdef size_t end = _HEADER + size
@@ -568,6 +606,60 @@ cdef size_t claimed(const char* p, size_t n, size_t size, uint64_t most) noexcep
     return end if last else 0
 
 
+cdef size_t bad_size(
+    const char* p,
+    size_t n,
+    size_t size,
+    int kinds,
+    const Span* channel,
+    uint64_t after,
+    Checksum crc,
+) noexcept nogil:
+    """Bytes of the bad record at the start of ``n`` bytes, header included, of which the header
+    says ``size``; more than ``n`` if it goes on behind them. 1: nothing tells.
+
+    ``kinds``: of a record that has a type; 0: of a message, of ``channel``.
+
+    Of what may have been changed, the size goes first: where the checksum is that of the first
+    fields, they are the record. Then the header is right if the data end there or go on with a
+    whole record; then if the fields fill it. Else one of them may end so.
+    """
+    cdef size_t[16] ends
+    cdef size_t end = _HEADER + size
+    cdef int most = _LAST_FIELD if kinds else _TIMESTAMP
+    cdef int count = field_ends(p, n, most, ends)
+    cdef int k
+    for k in range(count):
+        if crc.of(p + _HEADER, ends[k] - _HEADER) == get32(p + 4):
+            return ends[k]
+    if goes_on(p, n, end, kinds, channel, after, crc):
+        return end
+    end = claimed(p, n, size, <uint64_t>most)
+    if end:
+        return end
+    for k in range(count - 1, -1, -1):
+        if goes_on(p, n, ends[k], kinds, channel, after, crc):
+            return ends[k]
+    return 1
+
+
+cdef bint goes_on(
+    const char* p,
+    size_t n,
+    size_t at,
+    int kinds,
+    const Span* channel,
+    uint64_t after,
+    Checksum crc,
+) noexcept nogil:
+    """Whether ``n`` bytes end at ``at``, or go on there with a whole record."""
+    if at >= n:
+        return at == n
+    if kinds:
+        return is_typed(p + at, n - at, kinds, crc)
+    return is_next(p + at, n - at, channel, after, crc)
+
+
 def search_from(
     bytes data not None,
     Py_ssize_t start,
@@ -577,25 +669,19 @@ def search_from(
 ):
     """Where to look for whole messages behind the bad one at ``start``; it may be behind ``data``.
 
-    Not within it, if it is one but for its checksum or its end: a payload may hold whole messages,
-    which nobody has published here. Where its fields do not tell its size, its header may.
+    Not within it, where its checksum, its header or its fields tell how far it goes: a payload may
+    hold whole messages, which nobody has published here.
     """
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = <size_t>max(start, 0)
-    cdef size_t size
     cdef Span name
     if pos + _HEADER > n:
         return <Py_ssize_t>n
-    size = claimed(p + pos, n - pos, get32(p + pos), _TIMESTAMP)
-    if size:
-        return <Py_ssize_t>(pos + size)
-    size = _HEADER + <size_t>get32(p + pos)
     name.p = PyBytes_AS_STRING(channel)
     name.n = <size_t>len(channel)
-    if size < n - pos and is_next(p + pos + size, n - pos - size, &name, after, crc):
-        return <Py_ssize_t>(pos + size)
-    return <Py_ssize_t>(pos + 1)
+    p += pos
+    return <Py_ssize_t>(pos + bad_size(p, n - pos, get32(p), 0, &name, after, crc))
 
 
 cdef bint is_next(
@@ -662,16 +748,13 @@ def search_from_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = <size_t>max(start, 0)
-    cdef size_t size
+    cdef Span name
     if pos + _HEADER > n:
         return <Py_ssize_t>n
-    size = claimed(p + pos, n - pos, get32(p + pos) & 0xFFFFFF, _LAST_FIELD)
-    if size:
-        return <Py_ssize_t>(pos + size)
-    size = _HEADER + <size_t>(get32(p + pos) & 0xFFFFFF)
-    if size < n - pos and is_typed(p + pos + size, n - pos - size, kinds, crc):
-        return <Py_ssize_t>(pos + size)
-    return <Py_ssize_t>(pos + 1)
+    name.p = p
+    name.n = 0
+    p += pos
+    return <Py_ssize_t>(pos + bad_size(p, n - pos, get32(p) & 0xFFFFFF, kinds, &name, 0, crc))
 
 
 cdef bint is_typed(const char* p, size_t n, int kinds, Checksum crc) noexcept nogil:

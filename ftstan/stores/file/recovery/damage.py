@@ -48,15 +48,17 @@ class Bad:
     """What ends the whole records of one file.
 
     ``shown``: the file as logs name it, relative to the datastore; ``offset`` in the file; ``why``
-    as the scans of ``records`` say it; ``rest``: the file from ``offset`` on; ``follows``: whether
-    a whole record comes after it.
+    as the scans of ``records`` say it; ``rest``: the file from ``offset`` on; ``following``: where
+    in it the next whole record begins, -1 if none does. ``is_between``: that is right behind this
+    one, and an index names this one, where files have an index.
     """
 
     shown: str
     offset: int
     why: str
     rest: bytes
-    follows: bool
+    following: int = -1
+    is_between: bool = False
     typed: bool = False
 
     @property
@@ -80,27 +82,29 @@ class Bad:
         if self.why == FOREIGN:
             # A whole record with a right checksum, of another channel: somebody put it there.
             return False
-        if not self.follows:
+        if self.following < 0:
             return True
-        return _has_hole(self.rest, self.offset, self.size)
+        # Zeros within a payload may be the message's own.
+        return self._begins_with_hole() or (not self.is_between and self._has_hole())
 
+    def _begins_with_hole(self) -> bool:
+        """Whether zeros go from the start of the record to a 512-byte boundary.
 
-def _has_hole(rest: bytes, offset: int, size: int) -> bool:
-    """Whether the record at the start of ``rest`` holds zeros from its start, or a 512-byte
-    boundary, to a boundary.
+        That, and the same from one boundary to the next, is what a page looks like that never
+        reached the disk; its batch was never synced as a whole.
+        """
+        return not any(self.rest[: -self.offset % _SECTOR or _SECTOR])
 
-    That is what a page looks like that never reached the disk; its batch was never synced as a
-    whole.
-    """
-    to_boundary = -offset % _SECTOR or _SECTOR
-    if not any(rest[:to_boundary]):
-        return True
-    at = to_boundary
-    while at < min(size, len(rest)):
-        if not any(rest[at : at + _SECTOR]):
-            return True
-        at += _SECTOR
-    return False
+    def _has_hole(self) -> bool:
+        """Whether there are zeros from one 512-byte boundary to the next, before the next whole
+        record.
+        """
+        at = -self.offset % _SECTOR or _SECTOR
+        while at < min(self.size, self.following):
+            if not any(self.rest[at : at + _SECTOR]):
+                return True
+            at += _SECTOR
+        return False
 
 
 def report(env: FileEnv, bad: Bad, *, cut: bool) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.stores.file.log import moved_mark, purge_mark, records
+from ftstan.stores.file.log.behind import next_whole
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import foreign_writes
 from ftstan.stores.file.recovery.damage import Bad
@@ -65,6 +66,9 @@ class Found:
     is_index_whole: bool = False
     #: Nothing was ever stored in it.
     unfilled: bool = False
+    #: Where something bad ends the records: the entries of the index that are a chain, whether or
+    #: not they are of this file.
+    named: bytes = b""
 
     @property
     def empty(self) -> bool:
@@ -344,6 +348,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         *(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered),
         is_index_whole=is_index_whole,
         unfilled=is_unfilled(head),
+        named=named if why else b"",
     )
 
 
@@ -361,9 +366,21 @@ def _last_entry_holds(
 
 def bad_of(env: FileEnv, channel: bytes, f: Found) -> Bad:
     """What ends the records of a slice, ready to be judged."""
-    behind = records.search_from(f.rest, 0, channel, f.last, env.crc)
-    follows = records.next_record(f.rest, behind, channel, f.last, env.crc) >= 0
-    return Bad(f"{show(channel)}/{dat_name(f.number)}", f.bad_at, f.why, f.rest, follows)
+    following = next_whole(f.rest, 0, channel, f.last, env.crc, base=f.bad_at, named=f.named)
+    k = records.find_entry(f.named, f.last + 1)
+    is_named = f.claimed > f.last and k < len(f.named) // _ENTRY
+    ends = {records.search_from(f.rest, 0, channel, f.last, env.crc)}
+    if is_named:
+        _, offset, _, size = records.entry(f.named, k)
+        ends.add(offset + records.HEADER_SIZE + size - f.bad_at)
+    return Bad(
+        f"{show(channel)}/{dat_name(f.number)}",
+        f.bad_at,
+        f.why,
+        f.rest,
+        following,
+        is_between=is_named and following in ends,
+    )
 
 
 def entries_of(env: FileEnv, dirfd: int, f: Found) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import DamageError, QuarantineError
 from ftstan.base.log import stream as log
 from ftstan.stores.file.log import records
+from ftstan.stores.file.log.behind import next_whole
 from ftstan.stores.file.log.view import Slice, dat_name, show
 from ftstan.stores.file.recovery.damage import FOREIGN
 from ftstan.stores.file.recovery.judging import sync
@@ -120,8 +121,7 @@ def _readable(env: FileEnv, slog: SliceLog, f: Found, channel: bytes) -> bytes:
             index += records.index_entries(block, 0, len(block), at, env.crc)
             last = block.last
         else:
-            behind = records.search_from(rest, 0, channel, last, env.crc)
-            pos = records.next_record(rest, behind, channel, last, env.crc)
+            pos = next_whole(rest, 0, channel, last, env.crc, base=at, named=f.named)
             used = len(rest) if pos < 0 else pos
             lost = f.size - at if pos < 0 else pos
             log.error(
@@ -169,8 +169,7 @@ def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
         block, used, _ = records.scan_data(rest, channel, last, env.crc)
         index += records.index_entries(block, 0, len(block), at, env.crc)
         last = max(last, block.last)
-        behind = records.search_from(rest, used, channel, last, env.crc)
-        pos = records.next_record(rest, behind, channel, last, env.crc)
+        pos = next_whole(rest, used, channel, last, env.crc)
         if pos < 0:
             break
         at += pos

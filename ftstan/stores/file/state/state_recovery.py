@@ -275,8 +275,11 @@ def cut_subs(env: FileEnv, dirfd: int, bad: Bad) -> None:
 
 def _bad(env: FileEnv, shown: str, at: int, why: str, data: bytes) -> Bad:
     kinds = records.CLIENT_DELETE if shown == "clients.dat" else records.SUB_MSG
-    follows = _next(env, data, at, kinds) >= 0
-    return Bad(shown, at, why, data[at:], follows, typed=True)
+    following = _next(env, data, at, kinds)
+    is_between = following == records.search_from_typed(data, at, kinds, env.crc)
+    return Bad(
+        shown, at, why, data[at:], max(following - at, -1), is_between=is_between, typed=True
+    )
 
 
 def _next(env: FileEnv, data: bytes, at: int, kinds: int) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from ftstan.stores.file.env import FOREIGN
 from ftstan.stores.file.log import moved_mark, purge_mark, records
+from ftstan.stores.file.log.behind import next_whole
 from ftstan.stores.file.log.view import dat_name, idx_name, show
 from ftstan.stores.file.recovery import lost
 from ftstan.stores.file.recovery.measure import (
@@ -397,6 +398,7 @@ class ChannelFiles:
         source = self._source
         body = b"" if check_version(idx) else idx[_VERSION:]
         scan = records.scan_index(body, source.crc)
+        named = body[: scan.count * _ENTRY]
         s.claimed = scan.last
         if scan.count and not self._ends_at_a_record(fd, body, scan.count):
             body = b""
@@ -416,7 +418,7 @@ class ChannelFiles:
         at = _end_of(index) if index else _VERSION
         if reach > at:
             found = read_stretch(source.disk, fd, at, to=reach)
-            index += self._salvage(s, found.data, at, scan.last)
+            index += self._salvage(s, found.data, at, scan.last, named)
             if s.bad and s.bad[-1].end == at + len(found.data) < reach:
                 # The zeros behind that are not read, and are no records either.
                 s.bad[-1] = replace(s.bad[-1], end=reach)
@@ -437,10 +439,11 @@ class ChannelFiles:
         block, end, _ = records.scan_data(data, self.name, sequence - 1, self._source.crc)
         return len(block) == 1 and block.first == sequence and end == 8 + size
 
-    def _salvage(self, s: SliceFile, data: bytes, base: int, after: int) -> bytes:
+    def _salvage(self, s: SliceFile, data: bytes, base: int, after: int, named: bytes) -> bytes:
         """Entries of the records in ``data``, which starts at offset ``base``.
 
-        What lies between goes to ``bad``.
+        What lies between goes to ``bad``. ``named``: what the index says, which may be another
+        file's.
         """
         crc = self._source.crc
         index = bytearray()
@@ -453,8 +456,7 @@ class ChannelFiles:
             at += end
             if not why:
                 break
-            behind = records.search_from(data, at, self.name, after, crc)
-            following = records.next_record(data, behind, self.name, after, crc)
+            following = next_whole(data, at, self.name, after, crc, base=base, named=named)
             bad_end = len(data) if following < 0 else following
             s.bad.append(Bad(base + at, base + bad_end, plain(why)))
             at = bad_end
