@@ -23,19 +23,21 @@ def next_whole(
     *,
     base: int = 0,
     named: bytes = b"",
+    sums: records.Sums | None = None,
 ) -> int:
     """Where a whole record of ``channel`` with a sequence above ``after`` begins behind the bad one
     at ``at`` in ``data``; -1: nowhere.
 
     ``named``: entries that are a chain, of an index that may be another file's; ``base``: the
     offset in the file at which ``data`` begins. They count where one of them behind the bad record
-    holds, the one before it names what lies there, or they end where the file does.
+    holds, the one before it names what lies there, or they end where the file does. ``sums``: those
+    of ``data``, of a caller that asks more than once.
     """
     count = len(named) // _ENTRY
     k = bisect_right(range(count), base + at, key=lambda i: records.entry(named, i)[1]) - 1
     end = _end_of(named, count) - base
     if k < 0 or end <= at:
-        return _searched(data, at, channel, after, crc)
+        return _searched(data, at, channel, after, crc, sums=sums)
     for i in range(k + 1, count):
         sequence, offset, _, size = records.entry(named, i)
         start = offset - base
@@ -51,12 +53,12 @@ def next_whole(
         or _is_whole(data, end, channel, after, crc)
     )
     if not is_ours:
-        return _searched(data, at, channel, after, crc)
+        return _searched(data, at, channel, after, crc, sums=sums)
     if end >= len(data):
         return -1
     if _is_whole(data, end, channel, after, crc):
         return end
-    return _searched(data, end, channel, after, crc)
+    return _searched(data, end, channel, after, crc, sums=sums)
 
 
 def _sequence(named: bytes, k: int) -> int:
@@ -79,7 +81,9 @@ def _is_whole(data: bytes, at: int, channel: bytes, after: int, crc: records.Crc
     return records.next_record(piece, 0, channel, after, crc) == 0
 
 
-def _searched(data: bytes, at: int, channel: bytes, after: int, crc: records.Crc) -> int:
+def _searched(
+    data: bytes, at: int, channel: bytes, after: int, crc: records.Crc, *, sums: records.Sums | None
+) -> int:
     """What the bytes alone say: ``next_whole`` without an index."""
-    behind = records.search_from(data, at, channel, after, crc)
-    return records.next_record(data, behind, channel, after, crc)
+    behind = records.search_from(data, at, channel, after, crc, sums)
+    return records.next_record(data, behind, channel, after, crc, sums)

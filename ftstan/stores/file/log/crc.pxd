@@ -34,4 +34,18 @@ cdef class Crc:
     cdef uint32_t[8][256] table
     cdef readonly uint32_t polynomial
     cdef readonly bint folded
+    cdef uint32_t[64] powers
     cdef uint32_t of(self, const char* data, size_t n) noexcept nogil
+    cdef uint32_t run(self, uint32_t state, const char* data, size_t n) noexcept nogil
+    cdef uint32_t times(self, uint32_t a, uint32_t b) noexcept nogil
+    cdef uint32_t behind(self, uint32_t state, size_t n) noexcept nogil
+
+
+cdef class Sums:
+    cdef readonly bytes data
+    cdef const char* p
+    cdef Crc crc
+    cdef uint32_t* marks
+    cdef size_t known
+    cdef uint32_t until(self, size_t pos) noexcept nogil
+    cdef uint32_t of(self, const char* piece, size_t n) noexcept nogil

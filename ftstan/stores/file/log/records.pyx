@@ -9,11 +9,19 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from ftstan.stores.file.log.crc cimport Crc as Checksum, get32, get64, only_zeros, put32, put64
+from ftstan.stores.file.log.crc cimport (
+    Crc as Checksum,
+    Sums as Summed,
+    get32,
+    get64,
+    only_zeros,
+    put32,
+    put64,
+)
 from ftstan.wire.block cimport GAP, MsgBlock, MsgRef, SubEvents
 from ftstan.wire.codec cimport Span, get_bytes, get_tag, get_varint, put_varint, skip_field
 
-from ftstan.stores.file.log.crc import Crc
+from ftstan.stores.file.log.crc import Crc, Sums
 
 #: The four bytes that start every file.
 VERSION = b"\x01\x00\x00\x00"
@@ -279,24 +287,30 @@ def scan_data(
     uint64_t after,
     Checksum crc not None,
     bint check_crc=True,
+    Py_ssize_t start=0,
+    Summed sums=None,
 ):
-    """Records at the start of ``data`` (a ``.dat`` from some offset on): ``(block, end, why)``.
+    """Records of ``data`` (a ``.dat`` from some offset on) from ``start`` on: ``(block, end,
+    why)``.
 
     ``block`` holds every whole record up to the first that is not one of ``channel`` with a
     sequence above its predecessor's (the first one's: above ``after``); ``end`` is the position
     behind the last; ``why`` is ``""`` at the exact end of the data, else ``"torn"`` (cut off by the
     end), ``"zeros"`` (nothing but zeros from there on) or ``"bad: ..."``. An empty ``channel``
-    takes records of any.
+    takes records of any. ``sums``: those of ``data``, of a caller that goes on behind bad records.
     """
     cdef MsgBlock block = MsgBlock()
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
-    cdef size_t pos = 0
+    cdef size_t begin = <size_t>min(max(start, 0), len(data))
+    cdef size_t pos = begin
     cdef uint32_t size
     cdef uint64_t last = after
     cdef Stored m
     cdef uint32_t got
     cdef str why = ""
+    if sums is not None:
+        sums = sums_of(data, crc, sums)
     while pos < n:
         if n - pos < 8:
             why = "torn"
@@ -309,7 +323,7 @@ def scan_data(
             why = "torn"
             break
         if check_crc:
-            got = crc.of(p + pos + 8, size)
+            got = crc.of(p + pos + 8, size) if sums is None else sums.of(p + pos + 8, size)
             if got != get32(p + pos + 4):
                 why = (
                     "bad: corrupted data, expected crc to be "
@@ -329,10 +343,10 @@ def scan_data(
         if m.seq <= last:
             why = f"bad: sequence {m.seq} after {last}"
             break
-        block.add_ref(m.seq, m.ts, pos, size)
+        block.add_ref(m.seq, m.ts, pos - begin, size)
         last = m.seq
         pos += 8 + size
-    block.put_bytes(p, pos)
+    block.put_bytes(p + begin, pos - begin)
     return block, pos, why
 
 
@@ -606,6 +620,15 @@ cdef size_t claimed(const char* p, size_t n, size_t size, uint64_t most) noexcep
     return end if last else 0
 
 
+cdef Summed sums_of(bytes data, Checksum crc, Summed sums):
+    """The sums of ``data`` that the caller has kept, or new ones."""
+    if sums is None:
+        return Summed(data, crc)
+    if sums.data is not data or sums.crc is not crc:
+        raise ValueError("these are the sums of other data")
+    return sums
+
+
 cdef size_t bad_size(
     const char* p,
     size_t n,
@@ -613,7 +636,7 @@ cdef size_t bad_size(
     int kinds,
     const Span* channel,
     uint64_t after,
-    Checksum crc,
+    Summed sums,
 ) noexcept nogil:
     """Bytes of the bad record at the start of ``n`` bytes, header included, of which the header
     says ``size``; more than ``n`` if it goes on behind them. 1: nothing tells.
@@ -630,15 +653,15 @@ cdef size_t bad_size(
     cdef int count = field_ends(p, n, most, ends)
     cdef int k
     for k in range(count):
-        if crc.of(p + _HEADER, ends[k] - _HEADER) == get32(p + 4):
+        if sums.of(p + _HEADER, ends[k] - _HEADER) == get32(p + 4):
             return ends[k]
-    if goes_on(p, n, end, kinds, channel, after, crc):
+    if goes_on(p, n, end, kinds, channel, after, sums):
         return end
     end = claimed(p, n, size, <uint64_t>most)
     if end:
         return end
     for k in range(count - 1, -1, -1):
-        if goes_on(p, n, ends[k], kinds, channel, after, crc):
+        if goes_on(p, n, ends[k], kinds, channel, after, sums):
             return ends[k]
     return 1
 
@@ -650,14 +673,14 @@ cdef bint goes_on(
     int kinds,
     const Span* channel,
     uint64_t after,
-    Checksum crc,
+    Summed sums,
 ) noexcept nogil:
     """Whether ``n`` bytes end at ``at``, or go on there with a whole record."""
     if at >= n:
         return at == n
     if kinds:
-        return is_typed(p + at, n - at, kinds, crc)
-    return is_next(p + at, n - at, channel, after, crc)
+        return is_typed(p + at, n - at, kinds, sums)
+    return is_next(p + at, n - at, channel, after, sums)
 
 
 def search_from(
@@ -666,6 +689,7 @@ def search_from(
     bytes channel not None,
     uint64_t after,
     Checksum crc not None,
+    Summed sums=None,
 ):
     """Where to look for whole messages behind the bad one at ``start``; it may be behind ``data``.
 
@@ -676,16 +700,17 @@ def search_from(
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = <size_t>max(start, 0)
     cdef Span name
+    sums = sums_of(data, crc, sums)
     if pos + _HEADER > n:
         return <Py_ssize_t>n
     name.p = PyBytes_AS_STRING(channel)
     name.n = <size_t>len(channel)
     p += pos
-    return <Py_ssize_t>(pos + bad_size(p, n - pos, get32(p), 0, &name, after, crc))
+    return <Py_ssize_t>(pos + bad_size(p, n - pos, get32(p), 0, &name, after, sums))
 
 
 cdef bint is_next(
-    const char* p, size_t n, const Span* channel, uint64_t after, Checksum crc
+    const char* p, size_t n, const Span* channel, uint64_t after, Summed sums
 ) noexcept nogil:
     """Whether ``n`` bytes begin with a whole message of ``channel``, of any if that is empty, with
     a sequence above ``after``.
@@ -706,7 +731,7 @@ cdef bint is_next(
             or m.subject.n == channel.n
             and memcmp(m.subject.p, channel.p, channel.n) == 0
         )
-        and crc.of(p + 8, size) == get32(p + 4)
+        and sums.of(p + 8, size) == get32(p + 4)
     )
 
 
@@ -716,6 +741,7 @@ def next_record(
     bytes channel not None,
     uint64_t after,
     Checksum crc not None,
+    Summed sums=None,
 ):
     """Where the next whole message of ``channel`` with a sequence above ``after`` begins at or
     behind ``start``; -1: none.
@@ -728,18 +754,25 @@ def next_record(
     cdef size_t pos = <size_t>max(start, 0)
     cdef Span name
     cdef bint found = False
+    sums = sums_of(data, crc, sums)
     name.p = PyBytes_AS_STRING(channel)
     name.n = <size_t>len(channel)
     with nogil:
         while pos + 10 <= n:
-            found = is_next(p + pos, n - pos, &name, after, crc)
+            found = is_next(p + pos, n - pos, &name, after, sums)
             if found:
                 break
             pos += 1
     return <Py_ssize_t>pos if found else -1
 
 
-def search_from_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc not None):
+def search_from_typed(
+    bytes data not None,
+    Py_ssize_t start,
+    int kinds,
+    Checksum crc not None,
+    Summed sums=None,
+):
     """Where to look for whole records of a type from 1 to ``kinds`` behind the bad one at
     ``start``.
 
@@ -749,15 +782,16 @@ def search_from_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = <size_t>max(start, 0)
     cdef Span name
+    sums = sums_of(data, crc, sums)
     if pos + _HEADER > n:
         return <Py_ssize_t>n
     name.p = p
     name.n = 0
     p += pos
-    return <Py_ssize_t>(pos + bad_size(p, n - pos, get32(p) & 0xFFFFFF, kinds, &name, 0, crc))
+    return <Py_ssize_t>(pos + bad_size(p, n - pos, get32(p) & 0xFFFFFF, kinds, &name, 0, sums))
 
 
-cdef bint is_typed(const char* p, size_t n, int kinds, Checksum crc) noexcept nogil:
+cdef bint is_typed(const char* p, size_t n, int kinds, Summed sums) noexcept nogil:
     """Whether ``n`` bytes begin with a whole record that has one of these types and a payload:
     eight bytes prove nothing.
     """
@@ -770,11 +804,17 @@ cdef bint is_typed(const char* p, size_t n, int kinds, Checksum crc) noexcept no
     return (
         1 <= <int>(head >> 24) <= kinds
         and 0 < size <= n - _HEADER
-        and crc.of(p + _HEADER, size) == get32(p + 4)
+        and sums.of(p + _HEADER, size) == get32(p + 4)
     )
 
 
-def next_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc not None):
+def next_typed(
+    bytes data not None,
+    Py_ssize_t start,
+    int kinds,
+    Checksum crc not None,
+    Summed sums=None,
+):
     """Where the next whole record of a type from 1 to ``kinds`` begins at or behind ``start``; -1
     if none does.
 
@@ -783,8 +823,9 @@ def next_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc no
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = <size_t>max(start, 0)
+    sums = sums_of(data, crc, sums)
     while pos + 9 <= n:
-        if is_typed(p + pos, n - pos, kinds, crc):
+        if is_typed(p + pos, n - pos, kinds, sums):
             return <Py_ssize_t>pos
         pos += 1
     return -1

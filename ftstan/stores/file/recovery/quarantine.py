@@ -114,23 +114,25 @@ def _readable(env: FileEnv, slog: SliceLog, f: Found, channel: bytes) -> bytes:
     index = entries_of(env, slog.dirfd, f)
     last = f.last
     rest = f.rest
-    at = f.bad_at
-    while rest:
-        block, used, _ = records.scan_data(rest, channel, last, env.crc)
+    base = f.bad_at
+    sums = records.Sums(rest, env.crc)
+    found = [index]
+    at = 0
+    while at < len(rest):
+        block, end, _ = records.scan_data(rest, channel, last, env.crc, start=at, sums=sums)
         if len(block):
-            index += records.index_entries(block, 0, len(block), at, env.crc)
+            found.append(records.index_entries(block, 0, len(block), base + at, env.crc))
             last = block.last
         else:
-            pos = next_whole(rest, 0, channel, last, env.crc, base=at, named=f.named)
-            used = len(rest) if pos < 0 else pos
-            lost = f.size - at if pos < 0 else pos
+            pos = next_whole(rest, at, channel, last, env.crc, base=base, named=f.named, sums=sums)
+            end = len(rest) if pos < 0 else pos
+            lost = f.size - base - at if pos < 0 else pos - at
             log.error(
-                f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be "
-                "read"
+                f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {base + at} "
+                "cannot be read"
             )
-        at += used
-        rest = rest[used:]
-    return index
+        at = end
+    return b"".join(found)
 
 
 def _slice(number: int, index: bytes) -> Slice:
@@ -161,19 +163,18 @@ def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
         data = env.fresh.pread(fd, s.end - records.VERSION_SIZE, records.VERSION_SIZE)
     finally:
         env.fresh.close(fd)
-    index = b""
+    sums = records.Sums(data, env.crc)
+    found = []
     last = s.first - 1
-    at = records.VERSION_SIZE
-    rest = data
-    while rest:
-        block, used, _ = records.scan_data(rest, channel, last, env.crc)
-        index += records.index_entries(block, 0, len(block), at, env.crc)
+    at = 0
+    while 0 <= at < len(data):
+        block, end, _ = records.scan_data(data, channel, last, env.crc, start=at, sums=sums)
+        found.append(
+            records.index_entries(block, 0, len(block), records.VERSION_SIZE + at, env.crc)
+        )
         last = max(last, block.last)
-        pos = next_whole(rest, used, channel, last, env.crc)
-        if pos < 0:
-            break
-        at += pos
-        rest = rest[pos:]
+        at = next_whole(data, end, channel, last, env.crc, sums=sums)
+    index = b"".join(found)
     return index[: records.find_entry(index, s.last + 1) * _ENTRY]
 
 

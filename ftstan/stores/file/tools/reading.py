@@ -446,17 +446,20 @@ class ChannelFiles:
         file's.
         """
         crc = self._source.crc
+        sums = records.Sums(data, crc)
         index = bytearray()
         at = 0
         while at < len(data):
-            block, end, why = records.scan_data(data[at:], self.name, after, crc)
+            block, end, why = records.scan_data(data, self.name, after, crc, start=at, sums=sums)
             if len(block):
                 index += records.index_entries(block, 0, len(block), base + at, crc)
                 after = block.last
-            at += end
+            at = end
             if not why:
                 break
-            following = next_whole(data, at, self.name, after, crc, base=base, named=named)
+            following = next_whole(
+                data, at, self.name, after, crc, base=base, named=named, sums=sums
+            )
             bad_end = len(data) if following < 0 else following
             s.bad.append(Bad(base + at, base + bad_end, plain(why)))
             at = bad_end
