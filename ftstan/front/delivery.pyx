@@ -18,6 +18,8 @@ cdef enum:
     MOST_STEPS = 4096
     #: Members of queue groups among which one message looks for its own.
     MOST_QUEUED = 64
+    #: Bytes of ``_INBOX``.
+    INBOXES_SIZE = 6
     #: Seconds after which nothing of a connection is on its way any more; clients send something
     #: every 5. Who waits longer for the NATS server is served through it from then on.
     QUIET = 10
@@ -340,16 +342,11 @@ cdef class Delivery(Order):
 
 
 cdef bint is_tap(const Subscription* one) noexcept nogil:
-    """Whether it listens to what is said to many: a wildcard in the first two words, as in
-    ``_INBOX.>``. One's own answers have a word of their own in front of theirs.
-    """
-    cdef size_t i
-    if not one.is_wild:
-        return False
-    for i in range(one.literal):
-        if one.subject[i] == c'.':
-            return False
-    return True
+    """Whether it listens to what is said to others: to everything, or to all inboxes."""
+    return one.is_wild and (
+        one.literal == 0
+        or (one.literal == INBOXES_SIZE and memcmp(one.subject, b"_INBOX", INBOXES_SIZE) == 0)
+    )
 
 
 cdef bint may_have_asked(Connection* c) noexcept nogil:
