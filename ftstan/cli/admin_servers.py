@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ Row = dict[str, Any]
 
 #: Of one list of one server: more no server has.
 _MOST_ROWS = 10_000_000
+#: Further questions when nobody serves, and what is waited before each when nobody listens (s).
+_AGAIN = 3
+_MOMENT_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,13 @@ class Servers(Asked):
             return any(node.serving and not node.partitioned for node in found)
 
         found = self.who(subject, None, enough)
-        if not any(node.serving for node in found):
-            found = self.who(subject, BUSY_S, enough)
+        for _ in range(_AGAIN):
+            if any(node.serving for node in found):
+                break
+            if not found:
+                # Whoever has just started listens in a moment.
+                time.sleep(_MOMENT_S)
+            found = self.who(subject, BUSY_S / _AGAIN, enough)
         serving = [node for node in found if node.serving]
         if not serving:
             raise UnservedError(
