@@ -25,7 +25,7 @@ from ftstan.config.validation import check_limits
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
 from ftstan.nats.sendwindow import SendWindow
-from ftstan.node.arrivals import WAIT_S, ArrivalRoom
+from ftstan.node.arrivals import ArrivalRoom
 from ftstan.node.handover_buffer import count_publishes
 from ftstan.stores.interface import is_client_key
 
@@ -48,9 +48,6 @@ _ERR = 7
 
 _READ_AHEAD: Final = 4 << 20
 BUFFER_SIZE: Final = 1 << 20
-#: Seconds of a batch in which what was read is applied: what is answered with it must not wait for
-#: all that has come.
-_APPLY_S: Final = WAIT_S
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
@@ -476,7 +473,8 @@ class Serving:
             now = self._clock.mono()
             if end == self._end or broker.is_full:
                 break
-            if now - began >= _APPLY_S:
+            # Whoever leaves has nothing to do but to answer what has come: somebody waits for that.
+            if now - began >= self._room.wait and self._leaving is None:
                 self._is_behind = True
                 break
             # What is longer than a piece is applied as a whole.
@@ -543,7 +541,9 @@ class Serving:
         if broker.window is not None:
             broker.window.committed(failed)
         if published:
-            self.commits.observe(self._clock.mono() - began)
+            took = self._clock.mono() - began
+            self.commits.observe(took)
+            self._room.committed(took)
         self.batch_since = None
         self._more = broker.conclude(failed)
         if self.store.events_first:

@@ -108,6 +108,34 @@ def test_as_much_may_wait_as_takes_a_moment(cost: float) -> None:
     assert told[-1] == MOST
 
 
+def test_the_slower_storage_is_the_more_may_wait() -> None:
+    room = ArrivalRoom()
+    for _ in range(20):
+        room.applied(64 << 10, 1e-7 * (64 << 10))
+    quick = room.room
+    for _ in range(30):
+        room.committed(0.05)
+        room.applied(64 << 10, 1e-7 * (64 << 10))
+    assert room.room >= 4 * quick
+    for _ in range(60):
+        room.committed(60.0)
+    assert room.wait <= 0.1
+    for _ in range(60):
+        room.committed(0.0001)
+        room.applied(64 << 10, 1e-7 * (64 << 10))
+    assert room.room < 2 * quick
+
+
+def test_who_leaves_applies_all_that_has_come() -> None:
+    flood = Flood(ManualClock(), 100_000, cost=1e-6)
+    server = road(flood)
+    server.turn(readable=True)
+    flood.offered = 1_000_000
+    server.leave()
+    server.turn(readable=True)
+    assert flood.applied == 1_000_000
+
+
 def test_a_pace_that_changes_little_is_not_told() -> None:
     told: list[int] = []
     room = ArrivalRoom()
