@@ -2,7 +2,7 @@
 
 Whatever comes for the core comes on one connection, in order. A megabyte of publishes is applied in
 two milliseconds, one of requests that are refused takes a tenth of a second, and whoever publishes
-meanwhile waits behind it. So the core says how much it gets through in ``WAIT_S``, and the listener
+meanwhile waits behind it. So the core says how much it gets through in ``wait``, and the listener
 (``front/``) reads clients no further while more than that waits. Storage that is slow needs large
 batches, not small ones: where a commit takes longer, as much may wait as is applied in that time.
 """
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds of work that may wait, at each of the places where it waits; with the slowest storage.
+#: Seconds of work that may wait at each of the places where it waits, and the most of it that slow
+#: storage may make of that.
 WAIT_S: Final = 0.005
 _MOST_WAIT_S: Final = 0.1
 #: Bytes that may wait at such a place at least, and at most.
